@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from clients.cli_runs import Run
 from clients.scripted_broker import SECONDS, ScriptedBroker
 from sluicemq import BadQueueError
 from sluicemq.protocol import wire
@@ -357,3 +358,18 @@ def test_a_command_that_runs_for_too_long_is_ended_with_its_children(
     finally:
         end_work(process)
     assert broker.settled() == {b"r-x": ["ROLLBACK", "the command ran for 1.5 s, and was ended", None]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["tasks:app", "--exec", "cat"], "--exec does not go with an APP"),
+        (["tasks:app", "--drain"], "--drain does not go with an APP"),
+        (["q", "--processes", "2"], "--processes does not go with a QUEUE"),
+        (["q", "--queues", "a=x"], "'a=x' is no queue, or queue=weight"),
+        (["q", "--max-memory", "much"], "'much' is not a number of bytes"),
+    ],
+)
+def test_options_of_an_app_and_of_a_queue_are_not_mixed(run: Run, arguments: list[str], why: str) -> None:
+    done = run("work", *arguments)
+    assert (done.exit_code, why in done.stderr) == (2, True)

@@ -1,7 +1,8 @@
 """Tasks: functions that are called by jobs, with their arguments.
 
 ``app`` declares them, ``task`` pushes them, ``signature`` makes JSON of their arguments and back, ``runner``
-calls them at a worker. ``flows`` puts several behind and beside each other.
+calls them at a worker. ``flows`` puts several behind and beside each other. ``supervisor`` and ``process``
+are ``sluicemq work app:tasks``.
 """
 
 from sluicemq.app.app import App

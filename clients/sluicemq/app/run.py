@@ -65,11 +65,7 @@ class TaskRun:
 
     def do(self) -> Any:
         """Call the function, and return its result."""
-        token = current.set(self)
-        try:
-            return self._await() if self.task.is_coroutine else self._call()
-        finally:
-            current.reset(token)
+        return self._await() if self.task.is_coroutine else self._call()
 
     def _call(self) -> Any:
         thread = threading.get_ident()

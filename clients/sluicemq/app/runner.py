@@ -9,11 +9,11 @@ import msgspec
 
 from sluicemq.app import flows
 from sluicemq.app.middleware import Middleware
-from sluicemq.app.run import TaskRun
+from sluicemq.app.run import TaskRun, current
 from sluicemq.app.signature import as_json
 from sluicemq.app.step import KIND, THEN, Plan
 from sluicemq.app.task import Task
-from sluicemq.complaints import complain
+from sluicemq.complaints import complain, log
 from sluicemq.forward import FanOut, Forward
 from sluicemq.job import Job
 from sluicemq.protocol.errors import Reject
@@ -36,9 +36,10 @@ class Runner:
             bound = task.signature.decode(job.payload)
             then = msgspec.json.decode(job.headers.get(THEN, "[]"), type=list[Plan])
         except (TypeError, ValueError, msgspec.MsgspecError) as error:
+            log.warning("job %s of queue %s can't be called: %s", job.id, job.queue, error)
             raise Reject(f"the job can't be called: {error}") from error
         args = (job, *bound.args) if task.bind else bound.args
-        result = self._around(TaskRun(task, job, args, bound.kwargs))
+        result = self._current(TaskRun(task, job, args, bound.kwargs))
         if isinstance(result, Forward | FanOut):
             return result
         data = b"" if result is None else as_json(result)
@@ -51,6 +52,13 @@ class Runner:
         if task is None:
             raise TypeError(f"its kind is {brief(kind)}, and no task here has that")
         return task
+
+    def _current(self, run: TaskRun) -> Any:
+        token = current.set(run)
+        try:
+            return self._around(run)
+        finally:
+            current.reset(token)
 
     def _around(self, run: TaskRun) -> Any:
         begun: list[Middleware] = []

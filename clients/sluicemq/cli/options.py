@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -66,3 +67,37 @@ def timespan(least: float = 0.0, *, above: bool = False) -> Ruled:
     """Return a parameter type for a span of time, as 90, 90s or 1h30m; ``above``: more than the least."""
     expected = f"seconds, {'more than' if above else 'at least'} {least:g}, at most ten years"
     return Ruled(duration(least, TEN_YEARS, expected, above=above), "seconds")
+
+
+_BYTES: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+class Memory(click.ParamType[int]):
+    """Bytes, with K, M or G behind them."""
+
+    name = "memory"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the bytes."""
+        found = re.fullmatch(r"(\d+)([KMG]?)", str(value).upper())
+        if found is None:
+            self.fail(f"{value!r} is not a number of bytes, as 512M or 2G", param, ctx)
+        return int(found[1]) * _BYTES[found[2]]
+
+
+class Weights(click.ParamType[dict[str, int]]):
+    """Queues with commas between them, each with its weight, as ``a,b=3``."""
+
+    name = "queues"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, int]:
+        """Return the weights by queue."""
+        if isinstance(value, dict):
+            return value
+        weights = {}
+        for each in str(value).split(","):
+            queue, _, weight = each.strip().partition("=")
+            if not queue or not (weight or "1").isdecimal():
+                self.fail(f"{each!r} is no queue, or queue=weight", param, ctx)
+            weights[queue] = int(weight or 1)
+        return weights

@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Collection
 from time import monotonic
 from typing import Any, Protocol
 
 import click
+from click.core import ParameterSource
 
-from sluicemq.cli.options import timespan
+from sluicemq.cli.options import Memory, Weights, timespan
 from sluicemq.cli.output import Invocation, printable, span
 from sluicemq.cli.shift import Impossible, Shift
 from sluicemq.cli.watcher import Watcher
@@ -29,10 +31,13 @@ REJECT_STATUS = 100
 _NOT_RUN = {126: "can't be run", 127: "is not found"}
 _TRACE = ("traceparent", "tracestate")
 _NAMED = 5  # jobs that a message names
+#: Options of ``work`` that do not go with an app, and with a queue.
+_OF_QUEUES = ("command", "show", "onward", "count", "drain", "pops", "longest", "waits")
+_OF_APPS = ("processes", "queues", "reload", "max_jobs", "max_memory", "health")
 
 
 @click.command()
-@click.argument("queue")
+@click.argument("queue", metavar="QUEUE|APP")
 @click.option("--exec", "command", metavar="CMD", help="Run CMD in a shell for each job.")
 @click.option("--print", "show", is_flag=True, help="Print each payload on a line, and commit it.")
 @click.option("--forward", "onward", metavar="QUEUE", help="With --exec: move each job on to QUEUE, with stdout as its payload.")  # noqa: E501 # fmt: skip
@@ -43,13 +48,25 @@ _NAMED = 5  # jobs that a message names
 @click.option("--pop", "pops", is_flag=True, help="At most once: a job that fails is gone.")
 @click.option("--kill-after", "longest", type=timespan(), metavar="S", help="With --exec: end a CMD that runs for longer than S seconds, and give its job back.")  # noqa: E501 # fmt: skip
 @click.option("--wait", "waits", is_flag=True, help="Wait for a queue that does not exist yet.")
-@click.pass_obj
+@click.option("--processes", type=click.IntRange(1), default=1, show_default=True, help="APP: processes.")
+@click.option("--queues", type=Weights(), metavar="A,B=3", default=None, help="APP: its queues, with weights.  [all of its tasks]")  # noqa: E501 # fmt: skip
+@click.option("--reload", is_flag=True, help="APP: begin with new processes when a Python file below this folder changes.")  # noqa: E501 # fmt: skip
+@click.option("--max-jobs", type=click.IntRange(1), metavar="N", default=None, help="APP: a process ends after N jobs, and another begins.")  # noqa: E501 # fmt: skip
+@click.option("--max-memory", type=Memory(), metavar="512M", default=None, help="APP: a process that has more ends, and another begins.")  # noqa: E501 # fmt: skip
+@click.option("--health", type=click.IntRange(1, 65535), metavar="PORT", help="APP: answer GET: 200 while all processes are connected, else 503.")  # noqa: E501 # fmt: skip
+@click.pass_context
 def work(
-    invocation: Invocation, queue: str, command: str | None, onward: str | None, prefetch: int,
-    concurrency: int, count: int | None, longest: float | None, *,
-    show: bool, drain: bool, pops: bool, waits: bool,
+    ctx: click.Context, /, *, queue: str, command: str | None, onward: str | None, prefetch: int,
+    concurrency: int, count: int | None, longest: float | None, processes: int,
+    queues: dict[str, int] | None,
+    max_jobs: int | None, max_memory: int | None, health: int | None,
+    show: bool, drain: bool, pops: bool, waits: bool, reload: bool,
 ) -> None:  # fmt: skip
-    """Work on the jobs of a QUEUE until SIGTERM or Ctrl-C.
+    """Work on the jobs of a QUEUE, or on the tasks of an APP, until SIGTERM or Ctrl-C.
+
+    APP is a module and the name of an App in it, as in `sluicemq work shop.tasks:app`. Its processes end what
+    they have begun within 30 seconds. Of the options, those that say APP go with it, --prefetch and
+    --concurrency, which is for each process. The others go with a QUEUE.
 
     CMD gets the payload on stdin and JOB_ID, JOB_QUEUE and JOB_ATTEMPT in its environment, and TRACEPARENT
     and TRACESTATE if the job's headers have them. Exit status 0 commits, with stdout as the result (with
@@ -58,6 +75,15 @@ def work(
     127), the job is given back uncounted and the work ends. The job's time (visibility_timeout) is extended
     for as long as CMD runs.
     """
+    invocation: Invocation = ctx.obj
+    is_app = ":" in queue
+    _check_options(ctx, _OF_QUEUES if is_app else _OF_APPS, "an APP" if is_app else "a QUEUE")
+    if is_app:
+        from sluicemq.app.process import Orders  # noqa: PLC0415 - asyncio takes long to load
+        from sluicemq.cli.tasks import run_tasks  # noqa: PLC0415
+
+        orders = Orders(queue, queues or {}, concurrency, prefetch, max_jobs or 0, max_memory or 0)
+        ctx.exit(run_tasks(invocation, orders, processes, reload=reload, health=health))
     if (command is None) == (not show):
         raise click.UsageError("give one of --exec and --print")
     if onward and (command is None or pops):
@@ -114,6 +140,16 @@ def pop(invocation: Invocation, queue: str, count: int, wait: float) -> None:
             raise
     if not jobs:
         invocation.note(f"no job is ready in {queue}")
+
+
+def _check_options(ctx: click.Context, wrong: Collection[str], what: str) -> None:
+    """Raise a usage error for options that do not go with a queue, or an app."""
+    for parameter in ctx.command.params:
+        if (
+            parameter.name in wrong
+            and ctx.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+        ):
+            raise click.UsageError(f"{parameter.opts[0]} does not go with {what}")
 
 
 class _Task(Protocol):
