@@ -111,6 +111,17 @@ def test_the_example_of_values_prints_what_it_says(broker: BrokerProcess) -> Non
     assert output == "6\n"
 
 
+def test_the_example_of_tasks_prints_what_it_says(broker: BrokerProcess) -> None:
+    where = {"SLUICEMQ_ENDPOINT": broker.doors["smq"]}
+    output, _ = program(broker, "tasks", where).communicate(timeout=60)
+    assert output.splitlines() == [
+        "Hello Ann, of 2001",
+        "HELLO ANN, OF 2001",
+        "None",
+        "greet: argument 'guest': Expected `object`, got `str`",
+    ]
+
+
 def test_the_example_of_results_claims_and_pops_prints_what_it_says(broker: BrokerProcess) -> None:
     output, _ = program(broker, "results").communicate(timeout=60)
     assert output.splitlines() == ["b'abab'", "b'9999'", "b'9999'", "2"]
