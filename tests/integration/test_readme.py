@@ -122,6 +122,17 @@ def test_the_example_of_tasks_prints_what_it_says(broker: BrokerProcess) -> None
     ]
 
 
+def test_the_scheduled_task_is_declared_and_runs(broker: BrokerProcess, client: Client) -> None:
+    process = program(broker, "scheduled task", {"SLUICEMQ_ENDPOINT": broker.doors["smq"]})
+    try:
+        wait_until(lambda: "shop.report" in [each.name for each in client.schedules.list()])
+        client.schedules.run("shop.report")
+        assert line(process) == "1 days"
+    finally:
+        process.terminate()
+        assert process.wait(60) == 0
+
+
 def test_the_example_of_results_claims_and_pops_prints_what_it_says(broker: BrokerProcess) -> None:
     output, _ = program(broker, "results").communicate(timeout=60)
     assert output.splitlines() == ["b'abab'", "b'9999'", "b'9999'", "2"]
