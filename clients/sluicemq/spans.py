@@ -39,7 +39,6 @@ from sluicemq.version import VERSION
 _SCHEMA: Final = "https://opentelemetry.io/schemas/1.44.0"
 _NO_PROVIDERS: Final = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
 
-_T = TypeVar("_T")
 _J = TypeVar("_J", bound=Job)
 
 
@@ -56,8 +55,9 @@ class Spans:
         kind = SpanKind.CLIENT if _is_foreign(given) else SpanKind.PRODUCER
         return Sending(self._begin("send", "send", queue, endpoint, kind, links=links))
 
-    def process(self, handle: Callable[[Job], _T], job: Job, endpoint: str) -> _T:
-        """Call the handler of a job in the current span; also make a span for the job's time in the queue.
+    @contextmanager
+    def processing(self, job: Job, endpoint: str) -> Iterator[None]:
+        """Make a span current for the handler of a job; also make a span for the job's time in the queue.
 
         The span's parent is the context in the job's headers. It also links to that context, and to a span
         around it.
@@ -77,7 +77,7 @@ class Spans:
         job.trace = within
         token = contexts.attach(within)
         try:
-            return handle(job)
+            yield
         except Requeue:
             raise
         except BaseException as error:

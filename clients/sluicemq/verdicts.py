@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sluicemq import handlers, tracing
 from sluicemq.codec import Codec, encoded
@@ -18,6 +18,9 @@ from sluicemq.protocol.errors import Reject, Requeue, Retry
 from sluicemq.protocol.readable import said
 from sluicemq.transport.assignment import JobVerdict, not_begun
 
+if TYPE_CHECKING:
+    from sluicemq.spans import Spans
+
 
 class Verdicts:
     """Calls the handler of a worker for each job, in spans if the program traces.
@@ -26,6 +29,8 @@ class Verdicts:
     is given back, as other jobs would fare no better. ``codec``: makes bytes of other results; None: refuses
     them.
     """
+
+    _unusable = staticmethod(handlers.not_plain)
 
     def __init__(
         self,
@@ -46,30 +51,40 @@ class Verdicts:
         """Have a job handled, and return the verdict on it."""
         spans = tracing.current()
         if spans is None:
-            return self._caught(job, self._handled)
-        verdict = self._caught(job, lambda job: spans.process(self._handled, job, self._endpoint))
+            try:
+                return self.of_result(job, self._handler(job))
+            except BaseException as error:  # noqa: BLE001 - also SystemExit: the job must be given back
+                return self.of_error(job, error)
+        try:
+            with spans.processing(job, self._endpoint):
+                verdict = self.of_result(job, self._handler(job))
+        except BaseException as error:  # noqa: BLE001 - as above
+            verdict = self.of_error(job, error)
+        return self.traced(spans, job, verdict)
+
+    def of_error(self, job: Job, error: BaseException) -> JobVerdict:
+        """Return what an exception of the handler, which is being handled, means for its job."""
+        match error:
+            case Reject():
+                return JobVerdict(job, wire.REJECT, said(error))
+            case Retry():
+                return JobVerdict(job, wire.ROLLBACK, said(error), delay_of("delay", error.delay))
+            case Requeue():
+                return JobVerdict(job, wire.RELEASE, delay=error.delay)
+            case _OnlyBegun():
+                return self._given_back(job, error.result)
+        complain("job %s of queue %s failed", job.id, job.queue)
+        return JobVerdict(job, wire.ROLLBACK, said(error, named=True))
+
+    def traced(self, spans: Spans, job: Job, verdict: JobVerdict) -> JobVerdict:
+        """Return the verdict with the span of its settlement."""
         if self._pop:
             return verdict
         span, onward = spans.settling(job, verdict.verb, verdict.onward, self._endpoint)
         return verdict._replace(span=span, onward=onward)
 
-    def _caught(self, job: Job, work: Callable[[Job], JobVerdict]) -> JobVerdict:
-        try:
-            return work(job)
-        except Reject as error:
-            return JobVerdict(job, wire.REJECT, said(error))
-        except Retry as error:
-            return JobVerdict(job, wire.ROLLBACK, said(error), delay_of("delay", error.delay))
-        except Requeue as error:
-            return JobVerdict(job, wire.RELEASE, delay=error.delay)
-        except _OnlyBegun as error:
-            return self._given_back(job, error.result)
-        except BaseException as error:  # noqa: BLE001 - also SystemExit: the job must be given back
-            complain("job %s of queue %s failed", job.id, job.queue)
-            return JobVerdict(job, wire.ROLLBACK, said(error, named=True))
-
-    def _handled(self, job: Job) -> JobVerdict:
-        result = self._handler(job)
+    def of_result(self, job: Job, result: Any) -> JobVerdict:
+        """Return what a result of the handler means for its job; raises for one that can't be sent."""
         if result is None or type(result) is bytes:
             return JobVerdict(job, wire.COMMIT, result)
         if isinstance(result, Forward) and not self._pop:
@@ -86,7 +101,7 @@ class Verdicts:
     def _given_back(self, job: Job, unfinished: Any) -> JobVerdict:
         with suppress(Exception):
             unfinished.close()  # or Python says that it was never awaited
-        self._on_unusable(handlers.not_plain(f"returned a {type(unfinished).__name__}"))
+        self._on_unusable(self._unusable(f"returned a {type(unfinished).__name__}"))
         return not_begun(job)
 
 

@@ -22,7 +22,7 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.errors import SluiceError
 from sluicemq.protocol.readable import said
 from sluicemq.stop_signals import StopSignals
-from sluicemq.transport import exits
+from sluicemq.transport import exits, native
 from sluicemq.transport.access import Access, Broker
 from sluicemq.transport.assignment import Assignment, JobVerdict, not_begun
 from sluicemq.transport.candidates import TakenEndpoints
@@ -104,6 +104,12 @@ class Worker(LongLived):
     its jobs stay the parent's. A worker that was not started can be used in the child.
     """
 
+    _check = staticmethod(handlers.check)
+    _open_mailbox = staticmethod(native.open_mailbox)
+    _Verdicts: type[Verdicts] = Verdicts
+    _Assignment: type[Assignment] = Assignment
+    _PopAssignment: type[PopAssignment] = PopAssignment
+
     def __init__(
         self,
         queue: Queues,
@@ -123,7 +129,7 @@ class Worker(LongLived):
     ) -> None:
         if prefetch < 1 or concurrency < 1:
             raise ValueError("prefetch and concurrency are at least 1")
-        handlers.check(handler)
+        self._check(handler)
         self._weights = weights_of(queue, order)
         self._order = order
         self._several = len(self._weights) > 1
@@ -166,7 +172,7 @@ class Worker(LongLived):
         """One for each queue and connection."""
         count = min(MOST_CONNECTIONS, most_brokers(self._access.endpoints))
         self._connections = [self._connected() for _ in range(count)]
-        self._verdicts = Verdicts(
+        self._verdicts = self._Verdicts(
             self._handler,
             self._access.endpoint,
             pop=self._pop,
@@ -180,14 +186,16 @@ class Worker(LongLived):
         self._assignments += parts.values()
         role = Roles(parts) if len(parts) > 1 else parts[self.queue]
         about = {"concurrency": self._concurrency, **({} if self._name is None else {"name": self._name})}
-        connection = Connection(self._access, role, about=about, taken=self._taken)
+        connection = Connection(
+            self._access, role, about=about, taken=self._taken, open_mailbox=self._open_mailbox
+        )
         for each in parts.values():
             each.attach(connection)
         return connection
 
     def _assigned(self, queue: str) -> Assignment:
         """Create the part that one connection has of one queue."""
-        kind = PopAssignment if self._pop else Assignment
+        kind = self._PopAssignment if self._pop else self._Assignment
         return kind(
             queue,
             self._inboxes[queue],

@@ -7,7 +7,9 @@
 """
 
 from sluicemq.aio.confirming import PublishReceipt, PushReceipt
+from sluicemq.aio.job import Job
 from sluicemq.aio.producer import Producer
 from sluicemq.aio.reply import Reply
+from sluicemq.aio.worker import Worker
 
-__all__ = ["Producer", "PublishReceipt", "PushReceipt", "Reply"]
+__all__ = ["Job", "Producer", "PublishReceipt", "PushReceipt", "Reply", "Worker"]

@@ -10,8 +10,8 @@ worker's inbox, and no verdict on them is sent.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from math import inf
 from time import monotonic, time_ns
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ from sluicemq.transport.shares import Grant, Shares
 
 MESSAGE_VERDICTS = 512
 MESSAGE_BYTES = 1 << 20
-_EXTEND_TIMEOUT = 30.0
+EXTEND_TIMEOUT = 30.0
 
 
 class JobVerdict(NamedTuple):
@@ -61,6 +61,8 @@ def not_begun(job: Job, delay: float = 0.0) -> JobVerdict:
 
 class Assignment:
     """The :class:`~sluicemq.transport.role.Role` of a worker; ``verdicts`` is filled by any thread."""
+
+    _Job = Job
 
     def __init__(
         self,
@@ -184,7 +186,7 @@ class Assignment:
     def still_holds(self, job: Job) -> bool:
         """Return whether a job is still its worker's, once the broker has answered, or is lost."""
         with suppress(SluiceError):
-            self._questions.ask(wire.PING, timeout=_EXTEND_TIMEOUT, repeat=False)
+            self._questions.ask(wire.PING, timeout=EXTEND_TIMEOUT, repeat=False)
         return self.holds(job)
 
     def settle(self, verdict: JobVerdict) -> None:
@@ -209,16 +211,20 @@ class Assignment:
 
     def extend(self, job: Job, seconds: float) -> None:
         """Extend a job, for :meth:`Job.extend`."""
+        with self.extending(job):
+            refuse(
+                self._questions.ask(wire.EXTEND, [job.receipt], seconds, timeout=EXTEND_TIMEOUT, repeat=False)
+            )
+
+    @contextmanager
+    def extending(self, job: Job) -> Iterator[None]:
+        """Raise LeaseLostError where a job can't be extended, as its connection is lost."""
         if not self.holds(job):
             raise LeaseLostError(f"job {job.id} can't be extended: the connection that delivered it is lost")
         try:
-            answer = self._questions.ask(
-                wire.EXTEND, [job.receipt], seconds, timeout=_EXTEND_TIMEOUT, repeat=False
-            )
+            yield
         except UnavailableError as error:
             raise LeaseLostError(f"job {job.id} can't be extended: {error}") from error
-        for _position, code, text in answer or ():
-            raise from_code(str(code), str(text))
 
     def note_progress(self, job: Job, progress: list[Any]) -> None:
         """Keep the newest progress of a job, for :meth:`Job.progress`; it is sent once a second."""
@@ -448,7 +454,9 @@ class Assignment:
         try:
             queue, rows = message.fields[:2]
             extend, offset = self.extend, clock_offset(message.fields)
-            jobs = [Job.delivered(queue, row, epoch, extend, self.note_progress, offset) for row in rows]
+            jobs = [
+                self._Job.delivered(queue, row, epoch, extend, self.note_progress, offset) for row in rows
+            ]
         except (TypeError, ValueError) as error:
             raise BadFramesError(f"a DELIVER can't be read: {error}") from error
         for job in jobs:
@@ -565,6 +573,12 @@ class Assignment:
         for settled in self._idle:
             self.connection.post(settled)
         self._idle = []
+
+
+def refuse(answer: Any) -> None:
+    """Raise the first refusal in the answer to an EXTEND."""
+    for _position, code, text in answer or ():
+        raise from_code(str(code), str(text))
 
 
 def _ignore(_value: Any, _error: SluiceError | None) -> None:
