@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq import PREVIOUS, App, Client, DeadError, Job, Reject, chain, group
+from sluicemq import PREVIOUS, App, Client, DeadError, Job, PausedError, Reject, chain, group
 from support.broker_process import BrokerProcess
 from support.waiting import TIMEOUT, wait_until
 
@@ -70,6 +70,36 @@ def test_a_task_is_pushed_and_called_by_coroutines(shop: App) -> None:
         return await asyncio.gather(*(shout.acall(each) for each in "abc"))
 
     assert asyncio.run(several()) == ["A", "B", "C"]
+
+
+def test_many_coroutines_push_at_once_and_a_refusal_is_raised(endpoint: str, client: Client) -> None:
+    async def push_many() -> int:
+        receipts = await asyncio.gather(*(task.apush() for _ in range(1000)))
+        return sum(each.done and each.error is None for each in receipts)
+
+    with App(endpoint=endpoint) as app:
+        task: Any = app.task(queue="many", kind="many")(lambda: None)
+        # When
+        assert asyncio.run(push_many()) == 1000
+        client.queues.pause("many", "intake")
+        # Then
+        with pytest.raises(PausedError):
+            asyncio.run(task.apush())
+        assert client.queues.get("many").ready == 1000
+
+
+def test_a_push_that_is_cancelled_leaves_nothing_that_waits(endpoint: str) -> None:
+    async def cancel() -> None:
+        pushing = asyncio.create_task(task.apush())
+        await asyncio.sleep(0)  # it has pushed, and waits
+        pushing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await pushing
+        assert len(asyncio.all_tasks()) == 1
+
+    with App(endpoint=endpoint) as app:
+        task: Any = app.task(queue="many", kind="cancelled")(lambda: None)
+        asyncio.run(cancel())
 
 
 def test_a_call_in_a_coroutine_that_nobody_answers_ends_in_time(endpoint: str) -> None:

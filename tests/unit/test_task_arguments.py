@@ -251,6 +251,17 @@ def test_options_of_one_push_come_before_those_of_the_task() -> None:
     assert plan.options == {"max_attempts": 1, "visibility_timeout": 45.0, "priority": 3, "group": "g"}
 
 
+def test_a_worker_finds_types_that_json_can_not_tell_apart() -> None:
+    app = App()
+
+    @app.task
+    def pay(what: Order | Point) -> None:
+        pass
+
+    with pytest.raises(TypeError, match="task pay: argument 'what': Type unions may not contain"):
+        app.worker()
+
+
 def test_two_tasks_of_one_kind_are_refused() -> None:
     app = App()
     app.task(send)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
@@ -208,3 +209,21 @@ def test_the_span_of_a_run_has_the_name_of_its_task() -> None:
     assert (span.attributes or {})["sluicemq.kind"] == "cook"
     assert inner.parent is not None
     assert inner.parent.span_id == span.context.span_id
+
+
+def test_coroutines_and_time_limits_work_in_the_child_of_a_fork() -> None:
+    # Given: their loops run in this process
+    app = slow_tasks()
+    with pytest.raises(TaskTimeoutError):
+        handled(app, "coroutine")
+    # When
+    child = os.fork()
+    if child == 0:
+        try:
+            handled(app, "coroutine")
+        except TaskTimeoutError:
+            os._exit(7)
+        finally:
+            os._exit(1)
+    # Then
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

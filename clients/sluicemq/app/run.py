@@ -10,6 +10,7 @@ from concurrent.futures import CancelledError, Future
 from contextvars import ContextVar, copy_context
 from typing import Any, Final
 
+from sluicemq import forks
 from sluicemq.app.task import Task
 from sluicemq.job import Job
 
@@ -23,6 +24,11 @@ class Loop:
 
     def __init__(self, name: str) -> None:
         self._name = name
+        self._begin()
+        forks.on_fork(self, Loop._begin)
+
+    def _begin(self) -> None:
+        """Begin without a loop; in the child of a fork, too, because its thread is the parent's."""
         self._starting = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 

@@ -56,11 +56,14 @@ class Signature:
         return kinds.get(inspect.Parameter.VAR_KEYWORD)
 
     def check(self) -> None:
-        """Raise an error if the annotations name what is not there, or the job has no parameter."""
+        """Raise an error for annotations that name what is not there, or types that JSON can't tell apart."""
         if self._bind and not inspect.signature(self._function).parameters:
             raise TypeError("bind=True: the first parameter gets the job, and there is none")
-        if self._parameters and self._types:
-            return
+        for name in self._parameters.parameters:
+            try:
+                msgspec.json.Decoder(self._types.get(name, Any))
+            except TypeError as error:
+                raise TypeError(f"argument {name!r}: {said(error)}") from error
 
     def encode(self, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> tuple[bytes, str | None]:
         """Return the payload of a call, and which argument is the result of the step before.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 import msgspec
@@ -11,9 +13,9 @@ import msgspec
 from sluicemq.codec import CONTENT_TYPE, JSON
 from sluicemq.forward import Forward
 from sluicemq.headers import as_headers
+from sluicemq.protocol.errors import SluiceError
 from sluicemq.protocol.options import JobOptions
 from sluicemq.receipt import PushReceipt
-from sluicemq.reply import Reply
 
 if TYPE_CHECKING:
     from sluicemq.producer import Producer
@@ -83,22 +85,27 @@ class Step:
         return self._decode(data)
 
     async def apush(self, **options: Unpack[JobOptions]) -> PushReceipt:
-        """Push its job, and return when the job is stored; the push itself runs in a thread."""
+        """Push its job, and return when it is stored; raises the broker's refusal.
 
-        def push() -> PushReceipt:
-            receipt = self.push(**options)
-            receipt.wait()
-            return receipt
-
-        return await asyncio.to_thread(push)
+        In a thread only while too much is unconfirmed. Cancelled, the job is pushed nevertheless.
+        """
+        producer = self._producer()
+        receipt = producer._made(_AwaitedReceipt, *self._place, self.job_id, self._with(options))
+        receipt.loop = asyncio.get_running_loop()
+        receipt.answered = asyncio.Event()
+        if producer._has_room(receipt._size):
+            producer._enqueue(receipt)
+        else:
+            await asyncio.to_thread(producer._enqueue, receipt)
+        await receipt.answered.wait()
+        receipt.wait()
+        return receipt
 
     async def acall(self, timeout: float | None = 30.0, **options: Unpack[JobOptions]) -> Any:  # noqa: ASYNC109 - as call
         """Push its job, and return the result; raises TimeoutError, or why the job has none."""
-
-        def submit() -> Reply:
-            return self._producer().submit(*self._place, id=self.job_id, **self._with(options))
-
-        reply = await asyncio.to_thread(submit)
+        producer, (queue, payload) = self._producer(), self._place
+        submit = partial(producer.submit, queue, payload, id=self.job_id, **self._with(options))
+        reply = submit() if producer._has_room(len(payload)) else await asyncio.to_thread(submit)
         async with asyncio.timeout(timeout):
             return self._decode(await asyncio.wrap_future(reply))
 
@@ -125,6 +132,20 @@ class Step:
 
     def __repr__(self) -> str:
         return f"<Step {self.plan.kind} of queue {self.plan.queue}>"
+
+
+class _AwaitedReceipt(PushReceipt):
+    """The receipt of a push for which a coroutine waits."""
+
+    __slots__ = ("answered", "loop")
+
+    loop: asyncio.AbstractEventLoop
+    answered: asyncio.Event
+
+    def _settle(self, error: SluiceError | None = None) -> None:
+        super()._settle(error)
+        with suppress(RuntimeError):  # its loop is closed: nobody waits
+            self.loop.call_soon_threadsafe(self.answered.set)
 
 
 def plain_options(options: JobOptions) -> dict[str, Any]:

@@ -47,6 +47,7 @@ class Task(Generic[_P, _R]):
     def __init__(
         self, app: App, function: Callable[_P, _R], kind: str, options: TaskOptions, *, bind: bool = False
     ) -> None:
+        functools.update_wrapper(cast("Any", self), function)
         self._app = app
         self._options = options
         self.function = function
@@ -54,7 +55,6 @@ class Task(Generic[_P, _R]):
         self.bind = bind
         self.signature = Signature(function, bind=bind)
         self.is_coroutine = inspect.iscoroutinefunction(function)
-        functools.update_wrapper(cast("Any", self), function)
         self._plan()
 
     @property
