@@ -604,5 +604,5 @@ def test_without_pynacl_one_sentence_names_the_extra() -> None:
     ).stdout.splitlines()
     assert len(said) == 3
     for line in said:
-        assert line.startswith("Unavailable CURVE needs PyNaCl: pip install '")
+        assert line.startswith("UnavailableError CURVE needs PyNaCl: pip install '")
         assert "[curve]'" in line

@@ -550,8 +550,8 @@ _PATIENT = """
 from sluicemq_devices.__main__ import main  # before all others, as a device starts
 import sys
 from functools import partial
-from sluicemq_devices.relays import Queue
-sys.exit(main(devices={"queue": partial(Queue, answering=60.0)}))
+from sluicemq_devices.relays import QueueDevice
+sys.exit(main(devices={"queue": partial(QueueDevice, answering=60.0)}))
 """
 
 

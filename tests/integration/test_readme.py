@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import zmq
+from pymongo import MongoClient
 
 from sluicemq import Client, DeadError, Producer, Publisher
 from sluicemq.protocol import wire
@@ -103,6 +104,16 @@ def test_the_example_of_namespaces_prints_what_it_says(broker: BrokerProcess) ->
         timeout=60
     )
     assert output.splitlines() == ["1", "[b'hello']", "1"]
+
+
+def test_the_example_of_an_outbox_pushes_with_its_transaction(
+    broker: BrokerProcess, mongo_uri: str, database: str
+) -> None:
+    _, _ = program(broker, "outbox", {"MONGODB_URI": mongo_uri}).communicate(timeout=60)
+    with MongoClient[dict[str, Any]](mongo_uri) as mongo:
+        (post,) = mongo.shop.sluicemq_outbox.find()
+        assert (post["queue"], post["payload"], post["headers"]) == ("mail", b'{"order":7}', {"priority": 9})
+        mongo.drop_database("shop")
 
 
 def test_the_example_of_values_prints_what_it_says(broker: BrokerProcess) -> None:

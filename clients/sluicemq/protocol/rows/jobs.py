@@ -31,6 +31,7 @@ class ChildrenRow(Row, frozen=True, kw_only=True):
 
     total: int
     left: int
+    by: Any = None
     queues: tuple[str, ...] = ()
 
 
@@ -39,6 +40,9 @@ class ParentRow(Row, frozen=True, kw_only=True):
 
     queue: str
     id: str
+    seq: int | None = None
+    by: Any = None
+    told: Any = None
 
 
 class PassedRow(Row, frozen=True, kw_only=True):
@@ -49,6 +53,7 @@ class PassedRow(Row, frozen=True, kw_only=True):
     at: float | None = None
     attempts: int | None = None
     worker: str | None = None
+    hold: Any = None
 
 
 class JobRow(Row, frozen=True, kw_only=True):
@@ -57,7 +62,9 @@ class JobRow(Row, frozen=True, kw_only=True):
     ``payload_bytes``, ``result_bytes``: how long they are, where only a beginning or nothing of them is
     there. ``eligible_at``: when it is, or was, due. ``head``: the group whose first job it is. ``losses``,
     ``unanswered``: attempts that ended without a word of the worker. ``errors``: its last failures.
-    ``unreadable``: why the document is no job.
+    ``unreadable``: why the document is no job. ``raw_headers``, ``size``: of a message that was none.
+    ``suspect``: a worker died with it, so it runs alone. ``seq``, ``owner``, ``hold``, ``slot``, ``asked``,
+    ``remember``: of brokers, for those who look into them.
     """
 
     id: str
@@ -98,6 +105,15 @@ class JobRow(Row, frozen=True, kw_only=True):
     passed: tuple[PassedRow, ...] | None = None
     forwarded_to: str | None = None
     unreadable: str | None = None
+    raw_headers: bytes | None = None
+    size: int | None = None
+    seq: int | None = None
+    suspect: Any = None
+    owner: str | None = None
+    hold: Any = None
+    slot: dict[str, Any] | None = None
+    asked: Any = None
+    remember: float | None = None
 
 
 class JobPage(Row, frozen=True, kw_only=True):
