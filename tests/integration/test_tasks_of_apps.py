@@ -98,7 +98,7 @@ def test_a_push_that_is_cancelled_leaves_nothing_that_waits(endpoint: str) -> No
         assert len(asyncio.all_tasks()) == 1
 
     with App(endpoint=endpoint) as app:
-        task: Any = app.task(queue="many", kind="cancelled")(lambda: None)
+        task: Any = app.task(queue="others", kind="cancelled")(lambda: None)
         asyncio.run(cancel())
 
 

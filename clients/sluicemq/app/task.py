@@ -55,7 +55,7 @@ class Task(Generic[_P, _R]):
         self.bind = bind
         self.signature = Signature(function, bind=bind)
         self.is_coroutine = inspect.iscoroutinefunction(function)
-        self._plan()
+        self._plan = self._planned()
 
     @property
     def queue(self) -> str:
@@ -83,7 +83,7 @@ class Task(Generic[_P, _R]):
             payload, takes = self.signature.encode(args, keywords)
         except TypeError as error:
             raise TypeError(f"{self.kind}: {error}") from error
-        plan = msgspec.structs.replace(self._plan(), arguments=msgspec.Raw(payload), takes=takes)
+        plan = msgspec.structs.replace(self._plan, arguments=msgspec.Raw(payload), takes=takes)
         return Step(self._app.get_producer, plan, self.signature.result, self._options.get("id"))
 
     def push(self, *args: _P.args, **keywords: _P.kwargs) -> PushReceipt:
@@ -102,7 +102,7 @@ class Task(Generic[_P, _R]):
         """Push a call, and return its result."""
         return await self.s(*args, **keywords).acall()
 
-    def _plan(self) -> Plan:
+    def _planned(self) -> Plan:
         """Return a call without arguments; raises TypeError or ValueError for wrong options."""
         given: dict[str, Any] = {
             key: value
