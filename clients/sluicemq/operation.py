@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from time import monotonic, sleep
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import TimeoutError, UnfinishedError, from_code
 from sluicemq.protocol.rows import OperationRow
 from sluicemq.protocol.wire import TaskField, TaskState
+from sluicemq.steps import Ask, Finds, Found, Pause, Steps
 
 if TYPE_CHECKING:
     from sluicemq.namespaces.calls import Calls
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 _PAUSE = 0.25
 
 Answer = TypeVar("Answer")
+
+
+OnProgress = Callable[[OperationRow], None]
 
 
 class Operation(Generic[Answer]):
@@ -81,34 +85,71 @@ class Operation(Generic[Answer]):
             return self._row.total
         return self.done if self.id is None else self._answered.get(TaskField.TOTAL)
 
-    def wait(
-        self, timeout: float | None = None, on_progress: Callable[[OperationRow], None] | None = None
-    ) -> bool:
+    def wait(self, timeout: float | None = None, on_progress: OnProgress | None = None) -> bool:
         """Wait until it has ended, at most ``timeout`` seconds (None: for ever); returns whether it has.
 
         ``on_progress`` is called with what is known of it, four times a second.
         """
-        until = None if timeout is None else monotonic() + timeout
-        while not self._refreshed():
-            if on_progress is not None and self._row is not None:
-                on_progress(self._row)
-            left = _PAUSE if until is None else min(_PAUSE, until - monotonic())
-            if left <= 0:
-                return False
-            sleep(left)
-        if on_progress is not None and self._row is not None:
-            on_progress(self._row)
-        return True
+        return self._calls.run(self._waiting(timeout, on_progress))
 
-    def result(
-        self, timeout: float | None = None, on_progress: Callable[[OperationRow], None] | None = None
-    ) -> Answer:
+    def result(self, timeout: float | None = None, on_progress: OnProgress | None = None) -> Answer:
         """Wait as :meth:`wait` does, and return the outcome.
 
         Raises :class:`~sluicemq.TimeoutError` if it goes on after ``timeout`` seconds,
         :class:`~sluicemq.UnfinishedError` if it was cancelled, and the error that has ended it.
         """
-        self._require_end(timeout, on_progress)
+        return self._calls.run(self._resulting(timeout, on_progress))
+
+    def finished(self, timeout: float | None = None, on_progress: OnProgress | None = None) -> OperationRow:
+        """Wait as :meth:`wait` does, and return what is known of it, whatever its end.
+
+        Raises :class:`~sluicemq.TimeoutError` if it goes on after ``timeout`` seconds.
+        """
+        return self._calls.run(self._finishing(timeout, on_progress))
+
+    def cancel(self) -> None:
+        """End it after its current batch; nothing is undone. Does nothing if it has ended."""
+        return self._calls.run(self._cancelling())
+
+    def __iter__(self) -> Iterator[OperationRow]:
+        """Yield what is known of it, four times a second until it has ended."""
+        return self._calls.each(self._following())
+
+    def __repr__(self) -> str:
+        named = f" {self.id}" if self.id else ""
+        return f"<Operation{named}: {self.state}, {self._so_far} jobs>"
+
+    @property
+    def _so_far(self) -> str:
+        return f"{self.done}" if self.total is None else f"{self.done} of {self.total}"
+
+    def _following(self) -> Finds:
+        while not (yield from self._refreshing()):
+            if self._row is not None:
+                yield Found(self._row)
+            yield Pause(_PAUSE)
+        if self._row is not None:
+            yield Found(self._row)
+
+    def _waiting(self, timeout: float | None, on_progress: OnProgress | None) -> Steps[bool]:
+        until = None if timeout is None else monotonic() + timeout
+        while not (yield from self._refreshing()):
+            if on_progress is not None and self._row is not None:
+                on_progress(self._row)
+            left = _PAUSE if until is None else min(_PAUSE, until - monotonic())
+            if left <= 0:
+                return False
+            yield Pause(left)
+        if on_progress is not None and self._row is not None:
+            on_progress(self._row)
+        return True
+
+    def _ending(self, timeout: float | None, on_progress: OnProgress | None) -> Steps[None]:
+        if not (yield from self._waiting(timeout, on_progress)):
+            raise TimeoutError(f"operation {self.id} goes on after {timeout:g} s: {self._so_far} jobs so far")
+
+    def _resulting(self, timeout: float | None, on_progress: OnProgress | None) -> Steps[Answer]:
+        yield from self._ending(timeout, on_progress)
         row = self._row
         if row is None:
             return self._calls.converted(self._kind, self._answered)
@@ -118,14 +159,8 @@ class Operation(Generic[Answer]):
             raise UnfinishedError(f"operation {row.id} was {row.state}", row.id, row.done, row.total)
         return self._calls.converted(self._kind, row.answer)
 
-    def finished(
-        self, timeout: float | None = None, on_progress: Callable[[OperationRow], None] | None = None
-    ) -> OperationRow:
-        """Wait as :meth:`wait` does, and return what is known of it, whatever its end.
-
-        Raises :class:`~sluicemq.TimeoutError` if it goes on after ``timeout`` seconds.
-        """
-        self._require_end(timeout, on_progress)
+    def _finishing(self, timeout: float | None, on_progress: OnProgress | None) -> Steps[OperationRow]:
+        yield from self._ending(timeout, on_progress)
         return self._row or OperationRow(
             id="",
             kind="",
@@ -137,34 +172,12 @@ class Operation(Generic[Answer]):
             answer=self._answered,
         )
 
-    def cancel(self) -> None:
-        """End it after its current batch; nothing is undone. Does nothing if it has ended."""
+    def _cancelling(self) -> Steps[None]:
         if not self.ended:
-            self._calls.act(wire.TCANCEL, self.id)
+            yield Ask(wire.TCANCEL, (self.id,), repeat=False)
 
-    def __iter__(self) -> Iterator[OperationRow]:
-        """Yield what is known of it, four times a second until it has ended."""
-        while not self._refreshed():
-            if self._row is not None:
-                yield self._row
-            sleep(_PAUSE)
-        if self._row is not None:
-            yield self._row
-
-    def __repr__(self) -> str:
-        named = f" {self.id}" if self.id else ""
-        return f"<Operation{named}: {self.state}, {self._so_far} jobs>"
-
-    @property
-    def _so_far(self) -> str:
-        return f"{self.done}" if self.total is None else f"{self.done} of {self.total}"
-
-    def _require_end(self, timeout: float | None, on_progress: Callable[[OperationRow], None] | None) -> None:
-        if not self.wait(timeout, on_progress):
-            raise TimeoutError(f"operation {self.id} goes on after {timeout:g} s: {self._so_far} jobs so far")
-
-    def _refreshed(self) -> bool:
+    def _refreshing(self) -> Steps[bool]:
         """Ask for its state unless it has ended; returns whether it has."""
         if not self.ended:
-            self._row = self._calls.read(OperationRow, wire.TASK, self.id)
+            self._row = yield from self._calls.reading(OperationRow, Ask(wire.TASK, (self.id,)))
         return self.ended

@@ -6,10 +6,12 @@
 ...     await receipt
 """
 
+from sluicemq.aio.client import Client
 from sluicemq.aio.confirming import PublishReceipt, PushReceipt
 from sluicemq.aio.job import Job
+from sluicemq.aio.operation import Operation
 from sluicemq.aio.producer import Producer
 from sluicemq.aio.reply import Reply
 from sluicemq.aio.worker import Worker
 
-__all__ = ["Job", "Producer", "PublishReceipt", "PushReceipt", "Reply", "Worker"]
+__all__ = ["Client", "Job", "Operation", "Producer", "PublishReceipt", "PushReceipt", "Reply", "Worker"]

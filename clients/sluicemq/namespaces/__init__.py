@@ -20,6 +20,7 @@ from sluicemq.namespaces.schedules import Schedules
 from sluicemq.namespaces.streams import Streams, Subscriptions
 from sluicemq.protocol import wire
 from sluicemq.protocol.rows import CountersRow, HealthRow, StatsRow
+from sluicemq.steps import Ask, Steps
 from sluicemq.transport.asker import Asker
 
 __all__ = ["AuditChoice", "Grants", "Namespaces", "as_sent"]
@@ -59,14 +60,18 @@ class Namespaces:
         ``store_silent`` is the seconds since a question to MongoDB that has no answer. The broker answers at
         once, also without MongoDB.
         """
-        health = self._calls.asker.ask(wire.PING, True, timeout=timeout)  # noqa: FBT003 - about MongoDB, too
-        return self._calls.converted(HealthRow, health or {})
+        about_mongodb = Ask(wire.PING, (True,), timeout=timeout)
+        return self._calls.run(self._calls.reading(HealthRow, about_mongodb, lambda health: health or {}))
 
     def ping(self, timeout: float | None = None) -> float:
         """Return the seconds of one round trip to the broker; the first call waits for the connection too."""
-        start = monotonic()
-        self._calls.asker.ask(wire.PING, timeout=timeout)
-        return monotonic() - start
+        return self._calls.run(_round_trip(timeout))
+
+
+def _round_trip(timeout: float | None) -> Steps[float]:
+    start = monotonic()
+    yield Ask(wire.PING, timeout=timeout)
+    return monotonic() - start
 
 
 def as_sent(asker: Asker) -> Any:

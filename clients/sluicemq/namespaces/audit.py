@@ -11,6 +11,7 @@ from sluicemq.arguments import checked
 from sluicemq.namespaces.namespace import CalledBefore
 from sluicemq.protocol import wire
 from sluicemq.protocol.rows import AuditRow
+from sluicemq.steps import Ask, Finds, Found, Steps
 
 #: Records that a broker returns at once.
 _PAGE: Final = 1000
@@ -40,36 +41,40 @@ class Audit(CalledBefore, verb="list"):
 
     def list(self, *, limit: int = 100, **choice: Unpack[AuditChoice]) -> builtins.list[AuditRow]:
         """Return up to ``limit`` records, the newest first, chosen as by :class:`AuditChoice`."""
-        found: builtins.list[AuditRow] = []
-        for each in self._pages(min(limit, _PAGE), choice):
-            found += each[: limit - len(found)]
-            if len(found) >= limit:
-                break
-        return found
+        return self._calls.run(self._first(limit, choice))
 
     def iterate(self, **choice: Unpack[AuditChoice]) -> Iterator[AuditRow]:
         """Yield all records, the newest first, chosen as by :class:`AuditChoice`; a page at a time."""
-        for page in self._pages(_PAGE, choice):
-            yield from page
+        return self._calls.each(self._all(choice))
 
-    def _pages(self, size: int, choice: AuditChoice) -> Iterator[builtins.list[AuditRow]]:
+    def _first(self, limit: int, choice: AuditChoice) -> Steps[builtins.list[AuditRow]]:
+        found: builtins.list[AuditRow] = []
         after: str | None = None
         while True:
-            rows, after = self._page(size, choice, after)
-            yield self._calls.converted(builtins.list[AuditRow], rows)
+            rows, after = yield from self._page(min(limit, _PAGE), choice, after)
+            found += self._calls.converted(builtins.list[AuditRow], rows)[: limit - len(found)]
+            if after is None or len(found) >= limit:
+                return found
+
+    def _all(self, choice: AuditChoice) -> Finds:
+        after: str | None = None
+        while True:
+            rows, after = yield from self._page(_PAGE, choice, after)
+            for each in self._calls.converted(builtins.list[AuditRow], rows):
+                yield Found(each)
             if after is None:
                 return
 
     def _page(
         self, size: int, choice: AuditChoice, after: str | None
-    ) -> tuple[builtins.list[dict[str, Any]], str | None]:
+    ) -> Steps[tuple[builtins.list[dict[str, Any]], str | None]]:
         for name, value in choice.items():
             _check(name, value)
-        answer = self._calls.asker.ask(wire.AUDIT, {**choice, "after": after, "limit": size})
+        answer = yield Ask(wire.AUDIT, ({**choice, "after": after, "limit": size},))
         return answer["records"], answer["next"]
 
     def _called(self, plain: Any, *, after: str | None = None, limit: int = 100, **choice: Any) -> Any:
-        return plain._page(limit, choice, after)
+        return plain._calls.run(plain._page(limit, choice, after))
 
 
 def _check(name: str, value: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from operator import itemgetter
 from typing import Any
 
 from sluicemq.arguments import checked
@@ -22,11 +23,11 @@ class Brokers(CalledBefore, verb="list"):
 
         ``reads``: the oldest and the newest schema of the store that a broker reads.
         """
-        return self._calls.converted(builtins.list[BrokerRow], self._all()["brokers"])
+        return self._calls.read(builtins.list[BrokerRow], wire.BROKERS, pick=itemgetter("brokers"))
 
     def schema(self) -> SchemaRow:
         """Return the schema of the store, and the ``newest``, to which :meth:`upgrade` raises it."""
-        return self._calls.converted(SchemaRow, self._all())
+        return self._calls.read(SchemaRow, wire.BROKERS)
 
     def upgrade(self) -> UpgradeRow:
         """Raise the store's schema to the newest of this broker; ``before``: what it was.
@@ -36,11 +37,8 @@ class Brokers(CalledBefore, verb="list"):
         """
         return self._calls.change(UpgradeRow, wire.UPGRADE)
 
-    def _all(self) -> dict[str, Any]:
-        return dict(self._calls.asker.ask(wire.BROKERS))
-
-    def _called(self, plain: Any, *args: Any, **given: Any) -> Any:
-        return plain._all(*args, **given)
+    def _called(self, plain: Any) -> Any:
+        return plain.schema()
 
 
 @checked()

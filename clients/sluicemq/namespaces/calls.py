@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from time import sleep
 from typing import Any, Final, TypeVar
 
 from sluicemq.operation import Operation
 from sluicemq.protocol.errors import UnfinishedError
 from sluicemq.protocol.rows import from_wire
 from sluicemq.protocol.wire import TaskField
+from sluicemq.steps import Ask, Finds, Found, Pause, Steps
 from sluicemq.transport.asker import Asker
 
 #: Seconds of a bulk order's time-out that are kept for the answer's way back.
@@ -16,36 +20,87 @@ _ON_ITS_WAY: Final = 1.0
 Answer = TypeVar("Answer")
 
 
+def unchanged(answer: Any) -> Any:
+    """Return an answer as it is."""
+    return answer
+
+
 class Calls:
-    """Requests of one client; each answer is read as a type of ``protocol/rows.py``."""
+    """Requests of one client; each answer is read as a type of ``protocol/rows.py``.
+
+    Verbs are made of steps, and :meth:`run` and :meth:`each` do these. For asyncio both are awaited, and so
+    is all that is made of them.
+    """
 
     def __init__(self, asker: Asker) -> None:
         self.asker = asker
 
-    def read(self, kind: type[Answer], verb: bytes, *fields: Any) -> Answer:
+    def run(self, steps: Steps[Answer]) -> Answer:
+        """Do one step after the other; return what they return."""
+        answer: Any = None
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            answer = self._do(step)
+
+    def each(self, steps: Finds) -> Iterator[Any]:
+        """Do one step after the other; yield what they find."""
+        answer: Any = None
+        with suppress(StopIteration):
+            while True:
+                step = steps.send(answer)
+                if isinstance(step, Found):
+                    yield step.value
+                    answer = None
+                else:
+                    answer = self._do(step)
+
+    def reading(self, kind: type[Answer], ask: Ask, pick: Callable[[Any], Any] = unchanged) -> Steps[Answer]:
+        """Ask, and return the part of the answer that ``pick`` returns, as this type."""
+        return self.converted(kind, pick((yield ask)))
+
+    def read(
+        self, kind: type[Answer], verb: bytes, *fields: Any, pick: Callable[[Any], Any] = unchanged
+    ) -> Answer:
         """Ask a question, or order what may be done twice: it is sent again after a lost connection."""
-        return self.converted(kind, self.asker.ask(verb, *fields))
+        return self.run(self.reading(kind, Ask(verb, fields), pick))
 
     def change(self, kind: type[Answer], verb: bytes, *fields: Any) -> Answer:
         """Give an order that is sent once, and return its answer."""
-        return self.converted(kind, self.asker.ask(verb, *fields, repeat=False))
+        return self.run(self.reading(kind, Ask(verb, fields, repeat=False)))
 
-    def act(self, verb: bytes, *fields: Any) -> None:
-        """Give an order that is sent once and has no answer."""
-        self.asker.ask(verb, *fields, repeat=False)
+    def act(self, verb: bytes, *fields: Any, repeat: bool = False) -> None:
+        """Give an order that has no answer; it is sent once, unless it may be done twice."""
+        return self.run(self._acting(Ask(verb, fields, repeat)))
 
     def order(self, kind: type[Answer], verb: bytes, *fields: Any, wait: float | None) -> Operation[Answer]:
         """Give an order on many jobs; ``wait``: seconds until it is answered while it goes on."""
-        return Operation.begun(self, kind, self._ordered(verb, *fields, wait=wait))
+        return self.run(self._ordering(kind, verb, *fields, wait=wait))
 
     def converted(self, kind: type[Answer], value: Any) -> Answer:
         """Return an answer as this type."""
         return from_wire(kind, value)
 
-    def _ordered(self, verb: bytes, *fields: Any, wait: float | None) -> Any:
+    def _acting(self, ask: Ask) -> Steps[None]:
+        yield ask
+
+    def _ordering(self, kind: type[Answer], verb: bytes, *fields: Any, wait: float | None) -> Steps[Any]:
         timeout = self.asker.timeout
         most = max(timeout / 2, timeout - _ON_ITS_WAY)
-        return self.asker.ask(verb, *fields, most if wait is None else min(wait, most), repeat=False)
+        within = most if wait is None else min(wait, most)
+        return self._ordered(kind, (yield Ask(verb, (*fields, within), repeat=False)))
+
+    def _ordered(self, kind: type[Answer], answer: Any) -> Any:
+        return Operation.begun(self, kind, answer)
+
+    def _do(self, step: Ask | Pause | Found) -> Any:
+        match step:
+            case Ask(verb, fields, repeat, timeout, more):
+                return self.asker.ask(verb, *fields, timeout=timeout, more=more, repeat=repeat)
+            case Pause(seconds):
+                return sleep(seconds)
 
 
 class PlainCalls(Calls):
@@ -55,9 +110,8 @@ class PlainCalls(Calls):
         """Return the answer as it is."""
         return value  # type: ignore[no-any-return]
 
-    def order(self, kind: type[Answer], verb: bytes, *fields: Any, wait: float | None) -> Any:  # noqa: ARG002
-        """Return the outcome of an order; raises UnfinishedError if it goes on after ``wait`` seconds."""
-        answer = self._ordered(verb, *fields, wait=wait)
+    def _ordered(self, kind: type[Answer], answer: Any) -> Any:  # noqa: ARG002
+        """Return the outcome of an order; raises UnfinishedError if it goes on."""
         if isinstance(answer, dict) and TaskField.TASK in answer:
             id_, done, total = (answer[each] for each in TaskField)
             of = "" if total is None else f" of {total}"

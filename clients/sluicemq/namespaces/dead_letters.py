@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Unpack
 
 from sluicemq.arguments import checked
@@ -57,8 +58,10 @@ class DeadLetters(Namespace):
     ) -> builtins.list[ReasonRow]:
         """Return why the latest 900 dead letters died: ten reasons, the most frequent first."""
         which = DeadLetterChoice(since=since, until=until)
-        answer = self._calls.asker.ask(wire.DEAD, queue, wire.REASONS, described(None, which))
-        return self._calls.converted(builtins.list[ReasonRow], answer["reasons"])
+        about = described(None, which)
+        return self._calls.read(
+            builtins.list[ReasonRow], wire.DEAD, queue, wire.REASONS, about, pick=itemgetter("reasons")
+        )
 
     def redrive(
         self,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from time import sleep
 from typing import Final
 
 from sluicemq.arguments import checked
 from sluicemq.namespaces.namespace import CalledBefore
 from sluicemq.protocol import wire
 from sluicemq.protocol.rows import EventRow, EventsRow
+from sluicemq.steps import Ask, Finds, Found, Pause, Steps
 
 #: Seconds between two questions for events, if the last one brought none.
 _PAUSE: Final = 0.25
@@ -27,16 +27,23 @@ class Events(CalledBefore, verb="read"):
         Make the first call without ``after``. Give each next one the ``after`` of the last answer, within ten
         seconds. ``missed``: events of all queues that the broker could not keep until then.
         """
-        options = {"after": after, "queue": queue}
-        given = {name: value for name, value in options.items() if value is not None}
-        return self._calls.read(EventsRow, wire.EVENTS, given)
+        return self._calls.run(self._page(queue, after))
 
     def follow(self, queue: str | None = None) -> Iterator[EventRow]:
         """Yield the events of jobs at this broker from now on, for ever; of one queue, or of all."""
+        return self._calls.each(self._following(queue))
+
+    def _page(self, queue: str | None, after: int | None) -> Steps[EventsRow]:
+        options = {"after": after, "queue": queue}
+        given = {name: value for name, value in options.items() if value is not None}
+        return (yield from self._calls.reading(EventsRow, Ask(wire.EVENTS, (given,))))
+
+    def _following(self, queue: str | None) -> Finds:
         after: int | None = None
         while True:
-            page = self.read(queue, after)
-            yield from page.events
+            page = yield from self._page(queue, after)
+            for each in page.events:
+                yield Found(each)
             if not page.events:
-                sleep(_PAUSE)
+                yield Pause(_PAUSE)
             after = page.after

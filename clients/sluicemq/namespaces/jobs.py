@@ -13,6 +13,7 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.durations import Duration, in_seconds
 from sluicemq.protocol.enums import JobState
 from sluicemq.protocol.rows import JobRow
+from sluicemq.steps import Ask, Steps
 from sluicemq.transport.job_fetch import pop_jobs
 
 
@@ -81,7 +82,7 @@ class Jobs(Namespace):
         :class:`~sluicemq.UncertainError` if it has ended and its result is not known.
         """
         seconds = in_seconds(wait)
-        return bytes(self._calls.asker.ask(wire.RESULT, queue, id, seconds, more=seconds))
+        return self._calls.run(_result(Ask(wire.RESULT, (queue, id, seconds), more=seconds)))
 
     def reserve(self, queue: str, limit: int, wait: Duration = 0.0) -> Claim:
         """Reserve up to ``limit`` jobs (1000 at most) as one claim: ready jobs, then those that become ready.
@@ -108,3 +109,7 @@ class Jobs(Namespace):
             patient=asker.patient,
             codec=asker.codec,
         )
+
+
+def _result(ask: Ask) -> Steps[bytes]:
+    return bytes((yield ask))

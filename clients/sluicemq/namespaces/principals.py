@@ -12,6 +12,7 @@ from sluicemq.namespaces.namespace import Namespace
 from sluicemq.protocol import wire
 from sluicemq.protocol.permissions import Permissions
 from sluicemq.protocol.rows import PrincipalRow
+from sluicemq.steps import Ask, Steps
 
 #: Principals that a broker returns at once.
 _PAGE: Final = 1000
@@ -37,10 +38,13 @@ class Principals(Namespace):
 
     def list(self) -> builtins.list[PrincipalRow]:
         """Return all principals, by their names: what they may do, and the ids of their keys."""
+        return self._calls.run(self._all())
+
+    def _all(self) -> Steps[builtins.list[PrincipalRow]]:
         rows: builtins.list[dict[str, Any]] = []
         while True:
             after = {"after": rows[-1]["name"]} if rows else {}
-            page = self._calls.asker.ask(wire.USERS, wire.LIST, after)
+            page = yield Ask(wire.USERS, (wire.LIST, after))
             rows += page
             if len(page) < _PAGE:
                 return self._calls.converted(builtins.list[PrincipalRow], rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Mapping, Sequence
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any, Final
 
 from sluicemq.arguments import checked
@@ -15,6 +15,7 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.enums import Flow, JobState
 from sluicemq.protocol.errors import TimeoutError
 from sluicemq.protocol.rows import QueueRow, SettingRow, SettingsRow
+from sluicemq.steps import Ask, Pause, Steps
 
 #: States of jobs that a queue has to work on still.
 _TO_DO: Final = ("ready", "scheduled", "waiting", "reserved")
@@ -95,12 +96,15 @@ class Queues(CalledBefore, verb="list"):
         Dead letters, and done jobs that are kept, don't count. Raises :class:`~sluicemq.TimeoutError` after
         ``timeout`` seconds (None: never), and :class:`~sluicemq.NotFoundError` if there is no such queue.
         """
+        return self._calls.run(self._until_empty(queue, timeout))
+
+    def _until_empty(self, queue: str, timeout: float | None) -> Steps[None]:
         until = None if timeout is None else monotonic() + timeout
         pause = _FIRST_PAUSE
-        while jobs := _to_do(self.get(queue)):
+        while jobs := _to_do((yield from self._calls.reading(QueueRow, Ask(wire.QUEUE, (queue,))))):
             if until is not None and monotonic() + pause > until:
                 raise TimeoutError(f"queue {queue} has {jobs} jobs to do after {timeout:g} s")
-            sleep(pause)
+            yield Pause(pause)
             pause = min(2 * pause, _LAST_PAUSE)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from functools import partial
 from typing import Any, Unpack
 
 from sluicemq.arguments import checked
@@ -29,10 +30,7 @@ class Schedules(CalledBefore, verb="list"):
 
     def get(self, name: str) -> ScheduleRow:
         """Return one schedule; raises :class:`~sluicemq.NotFoundError`."""
-        for row in self._calls.asker.ask(wire.SCHEDULE, wire.LIST, {}):
-            if row["name"] == name:
-                return self._calls.converted(ScheduleRow, row)
-        raise NotFoundError(f"there is no schedule {name!r}")
+        return self._calls.read(ScheduleRow, wire.SCHEDULE, wire.LIST, {}, pick=partial(_named, name))
 
     def add(
         self,
@@ -69,7 +67,7 @@ class Schedules(CalledBefore, verb="list"):
 
     def pause(self, name: str) -> None:
         """Push no jobs of a schedule until it is resumed; raises :class:`~sluicemq.NotFoundError`."""
-        self._calls.asker.ask(wire.SCHEDULE, wire.SUSPEND, {"name": name})
+        return self._calls.act(wire.SCHEDULE, wire.SUSPEND, {"name": name}, repeat=True)
 
     def resume(self, name: str) -> ScheduleRow:
         """Resume a schedule; runs in between are skipped. Raises :class:`~sluicemq.NotFoundError`."""
@@ -81,3 +79,10 @@ class Schedules(CalledBefore, verb="list"):
         Raises :class:`~sluicemq.NotFoundError`.
         """
         return self._calls.change(str, wire.SCHEDULE, wire.RUN, {"name": name})
+
+
+def _named(name: str, rows: builtins.list[dict[str, Any]]) -> dict[str, Any]:
+    for row in rows:
+        if row["name"] == name:
+            return row
+    raise NotFoundError(f"there is no schedule {name!r}")

@@ -48,7 +48,7 @@ class Subscriptions(CalledBefore, verb="list"):
 
         -1: behind the newest message. Raises :class:`~sluicemq.HeldError`.
         """
-        self._calls.asker.ask(wire.SEEK, stream, name, watermark)
+        return self._calls.act(wire.SEEK, stream, name, watermark, repeat=True)
 
     def release(self, stream: str, name: str) -> None:
         """Take a subscription from its present or last holder; raises :class:`~sluicemq.NotFoundError`."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from sluicemq import forks
 from sluicemq.codec import JSON, Codec
+from sluicemq.transport import native
 from sluicemq.transport.access import Access
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.questions import Questions
@@ -17,6 +18,8 @@ class Asker:
     ``timeout``: seconds that each waits for its answer. With ``patient`` false a question raises
     :class:`~sluicemq.UnavailableError` at once if nothing listens at any endpoint.
     """
+
+    _open_mailbox = staticmethod(native.open_mailbox)
 
     def __init__(self, access: Access, *, timeout: float, patient: bool, codec: Codec = JSON) -> None:
         self.access = access
@@ -46,8 +49,11 @@ class Asker:
         ``timeout``: seconds in place of its own. ``more``: seconds that the answer itself may take.
         ``repeat``: it changes nothing, or nothing twice, and is sent again after a lost connection.
         """
-        limit = (self.timeout if timeout is None else timeout) + more
-        return self._questions.ask(verb, *fields, timeout=limit, repeat=repeat)
+        return self._questions.ask(verb, *fields, timeout=self.limit(timeout, more), repeat=repeat)
+
+    def limit(self, timeout: float | None, more: float) -> float:
+        """Return the seconds that an answer may take."""
+        return (self.timeout if timeout is None else timeout) + more
 
     @property
     def connection(self) -> Connection:
@@ -61,7 +67,13 @@ class Asker:
 
     def _begin(self) -> None:
         self._questions = Questions()
-        self._connection = Connection(self.access, self._questions, patient=self.patient, repeats=True)
+        self._connection = Connection(
+            self.access,
+            self._questions,
+            patient=self.patient,
+            repeats=True,
+            open_mailbox=self._open_mailbox,
+        )
         self._questions.attach(self._connection)
 
     def _forked(self) -> None:

@@ -1,0 +1,283 @@
+"""The namespaces of an async client: the verbs of those for threads, awaited.
+
+Each line makes a verb of one for threads, which is steps only (:mod:`sluicemq.steps`): its arguments, checks
+and what it returns are stated there, and checkers of types read them through these lines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from types import MethodType
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from sluicemq import operation
+from sluicemq.aio.asking import ask
+from sluicemq.aio.loop import LoopMailbox
+from sluicemq.aio.operation import Operation
+from sluicemq.namespaces import (
+    audit,
+    brokers,
+    dead_letters,
+    events,
+    history,
+    jobs,
+    operations,
+    principals,
+    queues,
+    schedules,
+    streams,
+)
+from sluicemq.namespaces.calls import Calls
+from sluicemq.steps import Ask, Finds, Found, Pause, Steps
+from sluicemq.transport.asker import Asker
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class AskerInLoop(Asker):
+    """Asks over one connection, from the tasks of one event loop."""
+
+    _open_mailbox = staticmethod(LoopMailbox)
+
+    async def do(self, step: Ask | Pause | Found) -> Any:
+        """Do one step."""
+        match step:
+            case Ask(verb, fields, repeat, timeout, more):
+                limit = self.limit(timeout, more)
+                return await ask(self._questions, verb, *fields, timeout=limit, repeat=repeat)
+            case Pause(seconds):
+                await asyncio.sleep(seconds)
+        return None
+
+
+class CallsInLoop(Calls):
+    """Requests of one async client: what :meth:`run` returns is awaited."""
+
+    asker: AskerInLoop
+
+    def run(self, steps: Steps[R]) -> Any:
+        """Return what does one step after the other."""
+        return self._run(steps)
+
+    def each(self, steps: Finds) -> Any:
+        """Return what yields the findings of one step after the other."""
+        return self._each(steps)
+
+    async def _run(self, steps: Steps[R]) -> R:
+        answer: Any = None
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            answer = await self.asker.do(step)
+
+    async def _each(self, steps: Finds) -> AsyncIterator[Any]:
+        answer: Any = None
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration:
+                return
+            if isinstance(step, Found):
+                yield step.value
+                answer = None
+            else:
+                answer = await self.asker.do(step)
+
+
+class _Verb:
+    """A method that calls the verb of the namespace for threads, over an async client's calls."""
+
+    def __init__(self, verb: Callable[..., Any]) -> None:
+        self._call = self._calling(verb)
+        functools.update_wrapper(self._call, verb)
+        self.__doc__ = verb.__doc__
+
+    def _calling(self, verb: Callable[..., Any]) -> Callable[..., Any]:
+        raise NotImplementedError
+
+    def __get__(self, namespace: Any, _owner: Any = None) -> Any:
+        return self._call if namespace is None else MethodType(self._call, namespace)
+
+
+class Awaited(_Verb, Generic[P, R]):
+    """A verb that is awaited."""
+
+    def __init__(self, verb: Callable[Concatenate[Any, P], R]) -> None:
+        super().__init__(verb)
+
+    def _calling(self, verb: Callable[..., Any]) -> Callable[..., Any]:
+        async def call(namespace: Any, /, *args: Any, **given: Any) -> Any:
+            return await verb(namespace._verbs, *args, **given)
+
+        return call
+
+    def __get__(self, namespace: Any, _owner: Any = None) -> Callable[P, Coroutine[Any, Any, R]]:
+        return super().__get__(namespace)  # type: ignore[no-any-return]
+
+
+class Operating(_Verb, Generic[P, R]):
+    """A verb that is awaited, and whose outcome is, too."""
+
+    def __init__(self, verb: Callable[Concatenate[Any, P], operation.Operation[R]]) -> None:
+        super().__init__(verb)
+
+    def _calling(self, verb: Callable[..., Any]) -> Callable[..., Any]:
+        async def call(namespace: Any, /, *args: Any, **given: Any) -> Any:
+            return Operation(await verb(namespace._verbs, *args, **given))
+
+        return call
+
+    def __get__(self, namespace: Any, _owner: Any = None) -> Callable[P, Coroutine[Any, Any, Operation[R]]]:
+        return super().__get__(namespace)  # type: ignore[no-any-return]
+
+
+class Each(_Verb, Generic[P, R]):
+    """A verb over whose findings ``async for`` goes."""
+
+    def __init__(self, verb: Callable[Concatenate[Any, P], Iterator[R]]) -> None:
+        super().__init__(verb)
+
+    def _calling(self, verb: Callable[..., Any]) -> Callable[..., Any]:
+        def call(namespace: Any, /, *args: Any, **given: Any) -> Any:
+            return verb(namespace._verbs, *args, **given)
+
+        return call
+
+    def __get__(self, namespace: Any, _owner: Any = None) -> Callable[P, AsyncIterator[R]]:
+        return super().__get__(namespace)  # type: ignore[no-any-return]
+
+
+class _Namespace:
+    def __init__(self, verbs: Any) -> None:
+        self._verbs = verbs
+
+    def __repr__(self) -> str:
+        return repr(self._verbs)
+
+
+class Queues(_Namespace):
+    """Queues: look at them, pause them, empty them, change their settings."""
+
+    list = Awaited(queues.Queues.list)
+    get = Awaited(queues.Queues.get)
+    settings = Awaited(queues.Queues.settings)
+    set_settings = Awaited(queues.Queues.set_settings)
+    unset_settings = Awaited(queues.Queues.unset_settings)
+    pause = Awaited(queues.Queues.pause)
+    resume = Awaited(queues.Queues.resume)
+    purge = Operating(queues.Queues.purge)
+    delete = Operating(queues.Queues.delete)
+    wait_until_empty = Awaited(queues.Queues.wait_until_empty)
+
+
+class Jobs(_Namespace):
+    """Single jobs of a queue: look at them, change them, take them."""
+
+    list = Awaited(jobs.Jobs.list)
+    get = Awaited(jobs.Jobs.get)
+    change = Awaited(jobs.Jobs.change)
+    promote = Awaited(jobs.Jobs.promote)
+    cancel = Awaited(jobs.Jobs.cancel)
+    result = Awaited(jobs.Jobs.result)
+
+
+class DeadLetters(_Namespace):
+    """Dead letters of a queue: jobs that failed too often, were rejected, or came too late."""
+
+    list = Awaited(dead_letters.DeadLetters.list)
+    count = Awaited(dead_letters.DeadLetters.count)
+    by_reason = Awaited(dead_letters.DeadLetters.by_reason)
+    redrive = Operating(dead_letters.DeadLetters.redrive)
+    discard = Operating(dead_letters.DeadLetters.discard)
+
+
+class Streams(_Namespace):
+    """Streams: messages that are kept, and read from any point on."""
+
+    list = Awaited(streams.Streams.list)
+    get = Awaited(streams.Streams.get)
+    trim = Awaited(streams.Streams.trim)
+    erase = Awaited(streams.Streams.erase)
+
+
+class Subscriptions(_Namespace):
+    """Subscriptions: how far the named readers of streams have come."""
+
+    list = Awaited(streams.Subscriptions.list)
+    seek = Awaited(streams.Subscriptions.seek)
+    release = Awaited(streams.Subscriptions.release)
+    delete = Awaited(streams.Subscriptions.delete)
+
+
+class Schedules(_Namespace):
+    """Schedules: jobs that are pushed again and again."""
+
+    list = Awaited(schedules.Schedules.list)
+    get = Awaited(schedules.Schedules.get)
+    add = Awaited(schedules.Schedules.add)
+    delete = Awaited(schedules.Schedules.delete)
+    pause = Awaited(schedules.Schedules.pause)
+    resume = Awaited(schedules.Schedules.resume)
+    run = Awaited(schedules.Schedules.run)
+
+
+class Principals(_Namespace):
+    """Principals: who may connect to the brokers, by which keys, and what each may do."""
+
+    list = Awaited(principals.Principals.list)
+    get = Awaited(principals.Principals.get)
+    add = Awaited(principals.Principals.add)
+    grant = Awaited(principals.Principals.grant)
+    rotate = Awaited(principals.Principals.rotate)
+    remove = Awaited(principals.Principals.remove)
+
+
+class Operations(_Namespace):
+    """Operations: orders on many jobs that took long, of all brokers."""
+
+    list = Awaited(operations.Operations.list)
+    get = Awaited(operations.Operations.get)
+    cancel = Awaited(operations.Operations.cancel)
+    wait = Awaited(operations.Operations.wait)
+
+
+class Brokers(_Namespace):
+    """The brokers of the database, and the schema of their store."""
+
+    list = Awaited(brokers.Brokers.list)
+    schema = Awaited(brokers.Brokers.schema)
+    upgrade = Awaited(brokers.Brokers.upgrade)
+
+
+class Workers(_Namespace):
+    """The workers at this broker."""
+
+    list = Awaited(brokers.Workers.list)
+
+
+class Events(_Namespace):
+    """Events: what happens to jobs at this broker."""
+
+    read = Awaited(events.Events.read)
+    follow = Each(events.Events.follow)
+
+
+class History(_Namespace):
+    """Counters of all brokers together, by a ``span`` of time."""
+
+    queue = Awaited(history.History.queue)
+    stream = Awaited(history.History.stream)
+    device = Awaited(history.History.device)
+    broker = Awaited(history.History.broker)
+
+
+class Audit(_Namespace):
+    """The audit: administrative acts, logins and refusals. Needs the permission ``operate``."""
+
+    list = Awaited(audit.Audit.list)
+    iterate = Each(audit.Audit.iterate)
