@@ -227,3 +227,35 @@ def test_coroutines_and_time_limits_work_in_the_child_of_a_fork() -> None:
             os._exit(1)
     # Then
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+PATCHED = """
+from gevent import monkey
+monkey.patch_all()
+from sluicemq import App, Job
+
+app = App()
+
+@app.task(timeout=60)
+def plain():
+    return 7
+
+@app.task(timeout=60)
+async def coroutine():
+    return 7
+
+print(app.handler(Job(b"{}", headers={"kind": "plain"})))
+try:
+    app.handler(Job(b"{}", headers={"kind": "coroutine"}))
+except RuntimeError as error:
+    print(error)
+"""
+
+
+def test_under_gevent_functions_run_and_coroutines_are_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PATCHED], capture_output=True, text=True, timeout=TIMEOUT, check=False
+    )
+    first, second = done.stdout.splitlines()
+    assert first == "b'7'"
+    assert second.startswith("gevent has replaced the threads of this process")

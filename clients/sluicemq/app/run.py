@@ -13,6 +13,7 @@ from typing import Any, Final
 from sluicemq import forks
 from sluicemq.app.task import Task
 from sluicemq.job import Job
+from sluicemq.transport.native import is_patched
 
 
 class TaskTimeoutError(TimeoutError):
@@ -33,7 +34,12 @@ class Loop:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def get(self) -> asyncio.AbstractEventLoop:
-        """Return the loop, which runs."""
+        """Return the loop, which runs; raises RuntimeError where gevent has replaced the threads."""
+        if is_patched():
+            raise RuntimeError(
+                "gevent has replaced the threads of this process, so no event loop runs beside it: "
+                "run tasks that are coroutines in a process without gevent, as `sluicemq work` does"
+            )
         with self._starting:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()

@@ -12,6 +12,7 @@ from sluicemq.app.step import TIMEOUT
 from sluicemq.app.task import LEEWAY
 from sluicemq.complaints import log
 from sluicemq.protocol.durations import Duration, check_span, in_seconds
+from sluicemq.transport.native import is_patched
 
 #: Exit status of a process that a hard limit has ended.
 HARD_LIMIT_STATUS: Final = 70
@@ -38,7 +39,7 @@ class TimeLimits(Middleware):
         """Set the alarm."""
         given = run.job.headers.get(TIMEOUT)
         seconds = given if isinstance(given, int | float) else run.task.timeout
-        if seconds is not None:
+        if seconds is not None and not is_patched():
             loop = self._clock.get()
             run.notes[self] = alarm = _Alarm(run, loop, seconds, self._hard)
             loop.call_soon_threadsafe(alarm.set)

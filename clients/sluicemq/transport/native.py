@@ -53,10 +53,11 @@ def start_thread(run: Callable[[], None]) -> None:
 
 def open_mailbox() -> Mailbox:
     """Return a mailbox for this process: direct, or through a greenlet if gevent has patched it."""
-    return GreenMailbox() if _is_patched() else DirectMailbox()
+    return GreenMailbox() if is_patched() else DirectMailbox()
 
 
-def _is_patched() -> bool:
+def is_patched() -> bool:
+    """Return whether gevent has replaced the threads of this process."""
     monkey = sys.modules.get("gevent.monkey")
     return monkey is not None and bool(monkey.is_module_patched("threading"))
 
