@@ -19,7 +19,7 @@ from sluicemq.transport.credentials import AccessOptions
 from sluicemq.transport.publishing import PublishBatch, Publishing
 
 #: Bytes that a message counts beside its own, so that empty ones count too.
-_BESIDE: Final = 32
+BESIDE: Final = 32
 
 
 @endpoint_first()
@@ -102,7 +102,7 @@ class Publisher(Confirming[PublishReceipt]):
             id = checked_id(id)  # noqa: A001
         if type(stream) is not str:
             stream = arguments.plain_text(stream)
-        message = self._Receipt(stream, packed, len(packed) + _BESIDE, id, expected, self._connection)
+        message = self._Receipt(stream, packed, len(packed) + BESIDE, id, expected, self._connection)
         self._enqueue(message)
         return message
 

@@ -19,6 +19,7 @@ from sluicemq.protocol.names import QUEUE_NAME_RULE, is_queue_name
 from sluicemq.protocol.packed import topic_bytes, unpack
 from sluicemq.start import OLDEST, Start, StartArgument, options_of_read, watermark_of
 from sluicemq.stop_signals import StopSignals
+from sluicemq.transport import native
 from sluicemq.transport.access import Access, Broker
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.credentials import AccessOptions
@@ -59,6 +60,8 @@ class Reader(LongLived):
     :class:`~sluicemq.NotAdmittedError`. ``endpoint``: as for a :class:`~sluicemq.Client`.
     """
 
+    _open_mailbox = staticmethod(native.open_mailbox)
+
     def __init__(
         self,
         stream: str,
@@ -94,7 +97,9 @@ class Reader(LongLived):
             options["wait"] = _WAIT
         self._reading = Reading(stream, options, self._on_page)
         self._stream = stream
-        self._connection = Connection(Access.chosen(endpoint, access), self._reading)
+        self._connection = Connection(
+            Access.chosen(endpoint, access), self._reading, open_mailbox=self._open_mailbox
+        )
         self._reading.attach(self._connection)
         self._connection.start()
         forks.on_fork(self, Reader._forked)
@@ -178,13 +183,19 @@ class Reader(LongLived):
     def _next(self, timeout: float | None) -> Message | None:
         deadline = None if timeout is None else monotonic() + timeout
         while not self._closed:
-            for message in self._messages:
-                self.position = message.sequence
+            if (message := self._at_hand()) is not None:
                 return message
-            self._passed = self._page_ends
             left = None if deadline is None else max(0.0, deadline - monotonic())
             if not self._next_page(left):
                 return None
+        return None
+
+    def _at_hand(self) -> Message | None:
+        """Return the next message of the page; None behind the last one."""
+        for message in self._messages:
+            self.position = message.sequence
+            return message
+        self._passed = self._page_ends
         return None
 
     def _next_page(self, timeout: float | None) -> bool:
@@ -193,6 +204,10 @@ class Reader(LongLived):
             if not self._arrived.wait_for(lambda: self._pages or self._ended, timeout) or not self._pages:
                 return self._over()
             page, error = self._pages.popleft()
+        return self._turn_to(page, error)
+
+    def _turn_to(self, page: Page | None, error: SluiceError | None) -> bool:
+        """Turn to a page; False: it is the end. Raises the error that ended the reading."""
         if page is None:
             self._ended = error or True
             return self._over()

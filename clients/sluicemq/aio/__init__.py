@@ -11,7 +11,22 @@ from sluicemq.aio.confirming import PublishReceipt, PushReceipt
 from sluicemq.aio.job import Job
 from sluicemq.aio.operation import Operation
 from sluicemq.aio.producer import Producer
+from sluicemq.aio.publisher import Publisher
+from sluicemq.aio.reader import Reader
 from sluicemq.aio.reply import Reply
+from sluicemq.aio.subscription import Subscription
 from sluicemq.aio.worker import Worker
 
-__all__ = ["Client", "Job", "Operation", "Producer", "PublishReceipt", "PushReceipt", "Reply", "Worker"]
+__all__ = [
+    "Client",
+    "Job",
+    "Operation",
+    "Producer",
+    "PublishReceipt",
+    "Publisher",
+    "PushReceipt",
+    "Reader",
+    "Reply",
+    "Subscription",
+    "Worker",
+]

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Generic, Self, TypeVar
 
 from sluicemq.aio.loop import require
@@ -70,3 +74,22 @@ class Life(Generic[Core]):
             if error is None:
                 raise
             log.error("while leaving a %s's block: %s", self._what, left)
+
+
+@contextmanager
+def stop_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Have SIGTERM and SIGINT call ``stop`` in the event loop, during the block, in the main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {each: signal.getsignal(each) for each in numbers}
+    for each in numbers:
+        loop.add_signal_handler(each, stop)
+    try:
+        yield
+    finally:
+        for each in numbers:
+            loop.remove_signal_handler(each)
+            signal.signal(each, before[each])

@@ -6,16 +6,14 @@ import asyncio
 import contextvars
 import functools
 import inspect
-import signal
-import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from time import monotonic
 from typing import Any, Final, TypeAlias, Unpack, cast
 
 from sluicemq import forks, handlers, tracing, verdicts, worker
 from sluicemq.aio.job import Job, JobsOfTasks, PoppedJobsOfTasks
-from sluicemq.aio.life import Life
+from sluicemq.aio.life import Life, stop_signals
 from sluicemq.aio.loop import LoopMailbox, Room, in_thread
 from sluicemq.aio.watch import Watch
 from sluicemq.arguments import checked
@@ -342,7 +340,13 @@ class Worker(Life[_Core]):
         """
         async with self:
             core = self._core
-            with _signals(core):
+
+            def stop() -> None:
+                if core.to_stop.is_set():
+                    core.hurry()
+                core.to_stop.set()
+
+            with stop_signals(stop):
                 await core.to_stop.wait()
                 await core.stopped(None)
 
@@ -359,27 +363,3 @@ class Worker(Life[_Core]):
         await self.stop(timeout)
         if self._loop is not None and self._core._failure is not None:
             raise self._core._failure
-
-
-@contextmanager
-def _signals(core: _Core) -> Iterator[None]:
-    """Have SIGTERM and SIGINT stop a worker, in the main thread; the second one in a hurry."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def signalled() -> None:
-        if core.to_stop.is_set():
-            core.hurry()
-        core.to_stop.set()
-
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = {each: signal.getsignal(each) for each in numbers}
-    for each in numbers:
-        core.loop.add_signal_handler(each, signalled)
-    try:
-        yield
-    finally:
-        for each in numbers:
-            core.loop.remove_signal_handler(each)
-            signal.signal(each, before[each])
