@@ -209,7 +209,7 @@ class Reader(LongLived):
     def _turn_to(self, page: Page | None, error: SluiceError | None) -> bool:
         """Turn to a page; False: it is the end. Raises the error that ended the reading."""
         if page is None:
-            self._ended = error or True
+            self._ended = True if self._stop_asked.is_set() else error or True  # its own end is no error
             return self._over()
         self._page_ends = page["after"]
         self.newest = page["newest"]

@@ -131,7 +131,7 @@ def needs_of(verb: bytes) -> Needs:
     return NEEDS[verb] if verb in NEEDS else (ADMIN_VERBS.get(verb) or OF_SESSIONS[verb]).needs
 
 
-@pytest.mark.one_in(4, always=["PAUSE", "PURGE", "RESUME"])
+@pytest.mark.one_in(4, always=["PAUSE", "PURGE", "RESUME", "SET", "UNSET"])
 @pytest.mark.parametrize("verb", VERBS, ids=bytes.decode)
 def test_each_verb_that_changes_something_is_recorded_and_no_other(
     client: Client, smq: Smq, verb: bytes

@@ -312,10 +312,10 @@ class TestLosses:
             with Client(endpoint=brokers[0].doors["smq"]) as client:
                 (told,) = [
                     each
-                    for each in client.stats()["forwarders"]
-                    if each["frontend"] == relay.device["frontend"]
+                    for each in client.stats().forwarders
+                    if each.frontend == tuple(relay.device["frontend"])
                 ]
-            return sorted(each["lost"] for each in told["subscribers"])
+            return sorted(each.lost for each in told.subscribers)
 
         wait_until(lambda: lost()[-1] > 0)
         assert brokers[0].counter("messages_lost") > 0

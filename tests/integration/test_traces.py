@@ -283,7 +283,7 @@ def test_what_goes_wrong_in_a_handler_stands_in_its_span(jobs: OwnQueue, spans: 
     assert told == {
         b"bug": (StatusCode.ERROR, "oops", "ValueError"),
         b"no": (StatusCode.ERROR, "not mine", "Reject"),
-        b"later": (StatusCode.ERROR, "busy", "Rollback"),
+        b"later": (StatusCode.ERROR, "busy", "Retry"),
         b"stop": (StatusCode.UNSET, None, None),
     }
     assert [event.name for event in handled(b"bug").events] == ["exception"]

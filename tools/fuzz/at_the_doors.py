@@ -22,7 +22,7 @@ from falcon import testing
 from fuzz.attempts import target
 from fuzz.choices import Choices
 from fuzz.of_the_protocol import WORDS
-from sluicemq.protocol import wire
+from sluicemq.protocol import rows, wire
 from sluicemq.protocol.errors import (
     BadFramesError,
     BadHeadersError,
@@ -291,7 +291,7 @@ def principal_requests(data: bytes) -> None:
         if given.byte() % 4:
             about |= {"name": "p", "kind": given.one_of(("token", "curve", "password")), "key": _KEY}
             about["permissions"] = given.one_of(("all", "push=a", given.value(_WORDS)))
-        json.dumps(admin.do(action, about))
+        json.dumps(rows.plain(admin.do(action, about)))
 
 
 _WITH_ZONES: Final[Any] = bson.CodecOptions(tz_aware=True)

@@ -22,7 +22,7 @@ Make a key with `sluicemq key new --out broker.key`, and put these lines into th
     mechanism = "curve"
     secret_key_file = "broker.key"
 Then let in each client by its key, the first one with \
-`sluicemq user add NAME all --key KEY --mongodb-uri-file {file}`. Or keep the doors on this machine: \
+`sluicemq principals add NAME all --key KEY --mongodb-uri-file {file}`. Or keep the doors on this machine: \
 host = "127.0.0.1". Or say that everybody in this network may do everything: insecure = true in [broker] \
 (--insecure)."""
 _TLS = """\

@@ -48,7 +48,7 @@ class PrincipalSettings:
     password: Secret | None = live(
         None,
         rules.password_hash,
-        "the argon2 hash of its password, for plain and for the login; `sluicemq user hash` makes one",
+        "the argon2 hash of its password, for plain and for the login; `sluicemq principals hash` makes one",
     )
     tokens: tuple[str, ...] = live(
         (), rules.token_hashes, "its tokens for HTTP, each as sha256: and the SHA-256 of the token"

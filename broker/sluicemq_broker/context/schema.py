@@ -37,7 +37,7 @@ class Schema:
         self._note(numbers)
         if self.number < SCHEMA:
             log.warning(
-                "the store has schema %d, and gets schema %d only by 'sluicemq upgrade': run it "
+                "the store has schema %d, and gets schema %d only by 'sluicemq brokers upgrade': run it "
                 "when all brokers are of this version",
                 self.number,
                 SCHEMA,

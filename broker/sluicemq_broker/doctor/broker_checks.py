@@ -145,7 +145,7 @@ def agreement(subject: Subject) -> Iterator[Finding]:
         of = f" of queue {each.queue}" if each.queue else ""
         yield warning(
             f"brokers have different values{of}: {each}",
-            to_do="make their files alike and send SIGHUP, or: sluicemq queue set QUEUE KEY VALUE"
+            to_do="make their files alike and send SIGHUP, or: sluicemq queues set-settings QUEUE KEY VALUE"
             if each.queue
             else "upgrade, or restart with one value",
         )

@@ -36,7 +36,8 @@ def unworked(subject: Subject) -> Iterator[Finding]:
         yield warning(
             f"jobs of queue {row['name']} wait for {_age(row):.0f} s, though it has workers",
             f"{row[State.READY]} ready, {row[State.RESERVED]} reserved, {row[Gauge.WORKERS]} workers",
-            f"start more workers; see max_running and rate of the queue: sluicemq queue show {row['name']}",
+            "start more workers; see max_running and rate of the queue: "
+            f"sluicemq queues settings {row['name']}",
         )
     if not idle and not slow:
         yield ok("no queue waits for workers", f"{len(rows)} queues")
@@ -47,7 +48,7 @@ def paused(subject: Subject) -> Iterator[Finding]:
     for row in [row for row in _queues(subject) or () if row["paused"]][:_MOST]:
         yield info(
             f"queue {row['name']} is paused: {', '.join(row['paused'])}",
-            to_do=f"if that is not meant any more: sluicemq resume {row['name']}",
+            to_do=f"if that is not meant any more: sluicemq queues resume {row['name']}",
         )
 
 
@@ -56,7 +57,7 @@ def dead_letters(subject: Subject) -> Iterator[Finding]:
     for row in [row for row in _queues(subject) or () if row[State.DEAD]][:_MOST]:
         yield info(
             f"queue {row['name']} has {row[State.DEAD]} dead letters",
-            to_do=f"sluicemq dead list {row['name']}; then dead redrive, or dead purge",
+            to_do=f"sluicemq dead-letters list {row['name']}; then redrive, or discard",
         )
 
 

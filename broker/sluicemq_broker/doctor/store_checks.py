@@ -68,7 +68,7 @@ def _schema(store: SchemaStore) -> Iterator[Finding]:
         yield warning(
             f"the store {store.database} has schema {written}; this version writes {SCHEMA}",
             "settings of queues in MongoDB, and more, wait for it",
-            "when all brokers are of this version: sluicemq upgrade",
+            "when all brokers are of this version: sluicemq brokers upgrade",
         )
     else:
         yield ok(f"the store {store.database} has schema {number}")
@@ -108,7 +108,7 @@ def families(subject: Subject) -> Iterator[Finding]:
         yield error(
             f"job {job} of queue {queue} waits for {count} children that are dead letters, or in no queue",
             "somebody has removed them from MongoDB, or their collection",
-            f"sluicemq cancel {queue} {job}",
+            f"sluicemq jobs cancel {queue} {job}",
         )
     if len(lost) > _MOST_NAMED:
         yield error(f"{len(lost) - _MOST_NAMED} more jobs wait for children that are in no queue")
@@ -154,7 +154,8 @@ def _dead_letters(config: Config, database: Documents, now: float) -> Iterator[F
             yield warning(
                 f"the oldest dead letters of queue {name} are removed in {max(0.0, left) / 86_400:.1f} days",
                 f"dead_retention is {of_time(kept)}",
-                f"sluicemq dead list {name}; then dead redrive, or sluicemq queue set {name} dead_retention",
+                f"sluicemq dead-letters list {name}; then dead-letters redrive, or "
+                f"sluicemq queues set-settings {name} dead_retention",
             )
 
 
@@ -168,7 +169,7 @@ def _endless_streams(config: Config, database: Documents) -> Iterator[Finding]:
             yield warning(
                 f"stream {name} has no bound, and {size / disk.total:.0%} of the disk of MongoDB",
                 f"{size >> 20} MiB; with less than disk_reserve free it takes no more messages",
-                f"set max_age or max_bytes in [streams.{name}]; or sluicemq stream trim {name}",
+                f"set max_age or max_bytes in [streams.{name}]; or sluicemq streams trim {name}",
             )
 
 
@@ -197,7 +198,7 @@ def _judged(task: dict[str, Any], silent: float, *, has_broker: bool) -> Iterato
         yield warning(
             f"{name} is stuck: no progress for {silent:.0f} s",
             done,
-            f"see that broker's log; sluicemq task cancel {task['_id']}, and give the order again",
+            f"see that broker's log; sluicemq operations cancel {task['_id']}, and give the order again",
         )
     else:
         yield warning(

@@ -155,7 +155,7 @@ class Capacity:
         if self._paused:
             raise PausedError(
                 f"queue {self._name!r} takes no jobs: its intake is paused; "
-                f"resume it with: sluicemq resume {self._name} --intake"
+                f"resume it with: sluicemq queues resume {self._name} --intake"
             )
         if self.room <= before:
             raise self.refusal()

@@ -310,7 +310,7 @@ class Queues:
         if not self.records.shared:
             raise BadFramesError(
                 f"settings lie in MongoDB only where the store has schema {RECORDS_SHARED}: when all brokers "
-                "are of this version, run sluicemq upgrade"
+                "are of this version, run sluicemq brokers upgrade"
             )
 
         def change(record: QueueRecord) -> QueueRecord:

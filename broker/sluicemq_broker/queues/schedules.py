@@ -149,7 +149,7 @@ class Schedules:
             if found.from_configuration and found.name not in wanted:
                 log.warning(
                     "schedule %s came from a configuration and is not in this one: "
-                    "it goes on, until it is removed with: sluicemq schedule remove %s",
+                    "it goes on, until it is removed with: sluicemq schedules delete %s",
                     found.name,
                     found.name,
                 )

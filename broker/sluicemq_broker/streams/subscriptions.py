@@ -274,7 +274,7 @@ def _who_holds(found: Subscription) -> str:
         return f"{what} by {found.holder.who}"
     return (
         f"{what}, by one that has gone without releasing it: another of that kind may go on, or "
-        f"release it with: sluicemq stream release {found.stream} {found.name}"
+        f"release it with: sluicemq subscriptions release {found.stream} {found.name}"
     )
 
 

@@ -21,7 +21,7 @@ producer.push("mail", b"x", prioriti=3)  # mypy: call-arg; pyright: reportCallIs
 producer.push("mail", b"x", delay=b"5m")  # mypy: arg-type; pyright: reportArgumentType
 producer.push("mail", b"x").waits(10)  # mypy: attr-defined; pyright: reportAttributeAccessIssue
 producer.submit("mail", b"x").result(10).items()  # mypy: attr-defined; pyright: reportAttributeAccessIssue
-Producer(endpoint="tcp://127.0.0.1:5550")  # mypy: call-arg arg-type; pyright: reportCallIssue
+Producer("tcp://127.0.0.1:5550")  # mypy: call-arg arg-type; pyright: reportCallIssue
 Worker("mail", answers_text)  # mypy: arg-type; pyright: reportArgumentType
 Worker(["mail", "bulk"], handler, order="first")  # mypy: arg-type; pyright: reportArgumentType
 Reader("prices", start=7)  # mypy: arg-type; pyright: reportArgumentType

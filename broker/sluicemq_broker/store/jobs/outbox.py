@@ -60,7 +60,7 @@ class OutboxStore:
             with suppress(CollectionInvalid):  # it is there, with a validator or without one
                 # failpoint outbox.prepare
                 self._database.create_collection(OUTBOX, validator=VALIDATOR)
-            index = IndexModel([("refused", 1), ("_id", 1)], name="waiting")
+            index = IndexModel([("refused", 1), ("_id", 1)], name="first")
             # failpoint outbox.index
             self._posts.create_indexes([index], **by_majority(self._posts))
 
