@@ -44,7 +44,7 @@ def not_plain(what: str) -> TypeError:
     """Return the error for a handler of this kind."""
     return TypeError(
         f"the handler {what}: a worker calls it in a thread and awaits nothing, so it would do nothing. "
-        "Make it a plain def that returns bytes or None; in it, asyncio.run(...) runs a coroutine"
+        "Make it a plain def that returns bytes or None; sluicemq.aio.Worker awaits an async def"
     )
 
 

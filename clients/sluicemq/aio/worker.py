@@ -48,6 +48,12 @@ def check(handler: Any) -> None:
         )
 
 
+def _check_plain(handler: Any) -> None:
+    if inspect.iscoroutinefunction(handler):
+        raise TypeError(f"the handler {_name(handler)} is an async def: give it without in_threads")
+    handlers.check(handler)
+
+
 def _name(handler: Any) -> str:
     while isinstance(handler, functools.partial):
         handler = handler.func
@@ -250,7 +256,7 @@ class _Core(worker.Worker):
 class _CoreOfThreads(_Core):
     """Runs plain handlers in threads, whose jobs wait as in a worker of threads."""
 
-    _check = staticmethod(handlers.check)
+    _check = staticmethod(_check_plain)
     _Assignment, _PopAssignment = Assignment, PopAssignment
 
     def _begin(self) -> None:
