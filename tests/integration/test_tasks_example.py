@@ -12,6 +12,7 @@ import pytest
 
 from sluicemq import Client
 from support.broker_process import BrokerProcess
+from support.ports import free_port
 from support.waiting import TIMEOUT, wait_until
 
 FOLDER = Path(__file__).parents[2] / "examples" / "tasks"
@@ -19,7 +20,7 @@ FOLDER = Path(__file__).parents[2] / "examples" / "tasks"
 
 @pytest.fixture(scope="module")
 def environment(mongo_uri: str) -> Iterator[dict[str, str]]:
-    with BrokerProcess(mongo_uri, config={"devices": []}) as broker:
+    with BrokerProcess(mongo_uri, f"tasks-{free_port()}", config={"devices": []}) as broker:
         variables = os.environ | {"SLUICEMQ_ENDPOINT": broker.doors["smq"], "PYTHONUNBUFFERED": "1"}
         command = [sys.executable, "-m", "sluicemq.cli", "work", "shop:app", "--processes", "2"]
         with subprocess.Popen(command, cwd=FOLDER, env=variables, stderr=subprocess.DEVNULL) as worker:

@@ -11,12 +11,15 @@ import pytest
 
 from sluicemq import PREVIOUS, App, Client, DeadError, Job, PausedError, Reject, chain, group
 from support.broker_process import BrokerProcess
+from support.ports import free_port
 from support.waiting import TIMEOUT, wait_until
 
 
 @pytest.fixture(scope="module")
 def endpoint(mongo_uri: str) -> Iterator[str]:
-    with BrokerProcess(mongo_uri, config={"devices": [], "queues": {"*": {"backoff": "none"}}}) as broker:
+    with BrokerProcess(
+        mongo_uri, f"tasks-{free_port()}", config={"devices": [], "queues": {"*": {"backoff": "none"}}}
+    ) as broker:
         yield broker.doors["smq"]
 
 
@@ -150,6 +153,54 @@ def test_a_group_is_done_when_its_steps_are(shop: App, client: Client) -> None:
         group(add.s(1), refuse.s("cups")).call()
 
 
+def test_tasks_run_in_an_event_loop(endpoint: str, client: Client) -> None:
+    # Given
+    app = App("looped", endpoint=endpoint)
+    began, stopped = 0, asyncio.Event()
+
+    @app.schedule(every="1h")
+    @app.task(queue="loops")
+    async def meet(count: int = 1) -> int:
+        nonlocal began
+        began += 1
+        if began == count:
+            stopped.set()
+        await stopped.wait()
+        return count
+
+    @app.task(queue="loops")
+    def plain(a: int) -> int:
+        return a + 1
+
+    @app.task(queue="loops", timeout=0.1, retries=0)
+    async def stuck() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def work() -> None:
+        async with app.aworker(concurrency=300):
+            # When: none ends before all of them run
+            met = await asyncio.gather(*(meet.acall(count=300) for _ in range(300)))
+            # Then
+            assert met == [300] * 300
+            assert await chain(plain.s(1), plain.s(PREVIOUS)).acall() == 3
+            with pytest.raises(DeadError, match="stuck ran for longer than"):
+                await stuck.acall()
+            await asyncio.to_thread(wait_until, has_schedule)
+
+    def has_schedule() -> bool:
+        return "looped.meet" in [each.name for each in client.schedules.list()]
+
+    with app:
+        asyncio.run(work())
+
+
+def test_a_plain_function_that_binds_the_job_is_no_task_of_an_event_loop() -> None:
+    app = App()
+    app.task(bind=True, kind="bound")(lambda job: None)
+    with pytest.raises(TypeError, match="task bound binds the job"):
+        app.aworker()
+
+
 # ------------------------------------------------------------------------ schedules
 
 
@@ -163,7 +214,7 @@ def scheduled(endpoint: str, *kinds: str, every: str = "1h", name: str = "shop")
 
 def test_schedules_are_at_the_broker_as_they_are_in_the_code(endpoint: str, client: Client) -> None:
     def names() -> list[str]:
-        return [each.name for each in client.schedules.list()]
+        return [each.name for each in client.schedules.list() if not each.name.startswith("looped")]
 
     # Given
     client.schedules.add("by-hand", "reports", b"x", every="1h")

@@ -20,7 +20,7 @@ import pytest
 
 from sluicemq import App
 from support.broker_process import BrokerProcess
-from support.ports import tcp
+from support.ports import free_port, tcp
 from support.waiting import TIMEOUT, wait_until
 
 PROGRAM = """
@@ -55,7 +55,9 @@ def slow(folder: str) -> str:
 
 @pytest.fixture(scope="module")
 def endpoint(mongo_uri: str) -> Iterator[str]:
-    with BrokerProcess(mongo_uri, config={"devices": [], "queues": {"*": {"backoff": "none"}}}) as broker:
+    with BrokerProcess(
+        mongo_uri, f"tasks-{free_port()}", config={"devices": [], "queues": {"*": {"backoff": "none"}}}
+    ) as broker:
         yield broker.doors["smq"]
 
 

@@ -11,7 +11,7 @@ from sluicemq.app.runner import Runner
 from sluicemq.app.schedules import Declared, declare
 from sluicemq.app.task import Task, TaskOptions
 from sluicemq.app.time_limits import TimeLimits
-from sluicemq.app.worker import TaskWorker
+from sluicemq.app.worker import AsyncTaskWorker, TaskWorker
 from sluicemq.client import Client
 from sluicemq.job import Job
 from sluicemq.namespaces.words import MisfireWord
@@ -158,16 +158,29 @@ class App:
 
         Raises what is wrong with a task, such as an annotation that names nothing.
         """
-        for kind, task in self.tasks.items():
-            try:
-                task.signature.check()
-            except Exception as error:
-                raise TypeError(f"task {kind}: {error}") from error
-        if queues is None:
-            queues = sorted({task.queue for task in self.tasks.values()} | set(self._scheduled_queues()))
+        self._check()
         worker = TaskWorker(
-            queues, self.handler, concurrency=concurrency, prefetch=prefetch, stop_timeout=stop_timeout,
-            endpoint=self.access,
+            queues or self._queues(), self.handler, concurrency=concurrency, prefetch=prefetch,
+            stop_timeout=stop_timeout, endpoint=self.access,
+        )  # fmt: skip
+        worker.declare = self.declare_schedules if self.name else None
+        return worker
+
+    def aworker(
+        self, queues: Queues | None = None, *, concurrency: int = 100, stop_timeout: float = 30.0
+    ) -> AsyncTaskWorker:
+        """Return a worker of its tasks for asyncio: ``await app.aworker().run()``, or ``async with``.
+
+        Coroutines run in this event loop, each a task of asyncio, and plain functions in threads. Raises as
+        :meth:`worker` does, and for a plain function that binds the job: a job of asyncio is for coroutines.
+        """
+        self._check()
+        for kind, task in self.tasks.items():
+            if task.bind and not task.is_coroutine:
+                raise TypeError(f"task {kind} binds the job: make it an async def, or use worker()")
+        worker = AsyncTaskWorker(
+            queues or self._queues(), self.handler.in_loop, concurrency=concurrency,
+            stop_timeout=stop_timeout, endpoint=self.access,
         )  # fmt: skip
         worker.declare = self.declare_schedules if self.name else None
         return worker
@@ -177,8 +190,16 @@ class App:
         with Client(endpoint=self.access) as client:
             declare(client, self.name, self._schedules.values())
 
-    def _scheduled_queues(self) -> Iterable[str]:
-        return (each.plan.queue for each in self._schedules.values())
+    def _queues(self) -> list[str]:
+        plans = {each.plan.queue for each in self._schedules.values()}
+        return sorted(plans | {task.queue for task in self.tasks.values()})
+
+    def _check(self) -> None:
+        for kind, task in self.tasks.items():
+            try:
+                task.signature.check()
+            except Exception as error:
+                raise TypeError(f"task {kind}: {error}") from error
 
     # ------------------------------------------------------------------ pushing
 

@@ -6,11 +6,11 @@ import asyncio
 import ctypes
 import threading
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from typing import Any, Final
 
 from sluicemq import forks
+from sluicemq.app.step import Plan
 from sluicemq.app.task import Task
 from sluicemq.job import Job
 from sluicemq.transport.native import is_patched
@@ -53,14 +53,22 @@ _coroutines: Final = Loop("sluicemq-coroutines")
 class TaskRun:
     """One run of a task: ``task``, ``job``, and the ``args`` and ``kwargs`` of the function.
 
-    ``notes``: for what a middleware keeps from ``before`` to ``after``.
+    ``then``: the steps of a chain behind it. ``notes``: what a middleware keeps from ``before`` to ``after``.
     """
 
-    def __init__(self, task: Task[..., Any], job: Job, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        task: Task[..., Any],
+        job: Job,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        then: list[Plan],
+    ) -> None:
         self.task = task
         self.job = job
         self.args = args
         self.kwargs = kwargs
+        self.then = then
         self.notes: dict[Any, Any] = {}
         self._change = threading.Lock()
         self._stop: Callable[[type[Exception]], object] | None = None
@@ -76,8 +84,27 @@ class TaskRun:
             return True
 
     def do(self) -> Any:
-        """Call the function, and return its result."""
-        return self._await() if self.task.is_coroutine else self._call()
+        """Call the function, and return its result; a coroutine runs in the loop that all of them share."""
+        if not self.task.is_coroutine:
+            return self._call()
+        return asyncio.run_coroutine_threadsafe(self.do_in_loop(), _coroutines.get()).result()
+
+    async def do_in_loop(self) -> Any:
+        """Await the function in this event loop, and return its result; a plain one runs in a thread."""
+        if not self.task.is_coroutine:
+            return await asyncio.to_thread(self._call)
+        loop = asyncio.get_running_loop()
+        running = loop.create_task(self.task.function(*self.args, **self.kwargs))
+        self._stop = lambda _error: loop.call_soon_threadsafe(running.cancel)
+        try:
+            return await running
+        except asyncio.CancelledError:
+            if self._stopped_by is not None and running.cancelled():
+                raise self._stopped_by from None
+            raise
+        finally:
+            with self._change:
+                self._stop = None
 
     def _call(self) -> Any:
         thread = threading.get_ident()
@@ -90,25 +117,6 @@ class TaskRun:
                 if self._stopped_by is not None:
                     _raise_in(thread, None)  # it has been raised, or comes too late
 
-    def _await(self) -> Any:
-        loop, done, context = _coroutines.get(), Future[Any](), copy_context()
-
-        def begin() -> None:
-            running = loop.create_task(self.task.function(*self.args, **self.kwargs), context=context)
-            self._stop = lambda _error: loop.call_soon_threadsafe(running.cancel)
-            running.add_done_callback(lambda ended: _hand_over(ended, done))
-
-        loop.call_soon_threadsafe(begin)
-        try:
-            return done.result()
-        except CancelledError:
-            if self._stopped_by is not None:
-                raise self._stopped_by from None
-            raise
-        finally:
-            with self._change:
-                self._stop = None
-
 
 #: The run that this thread, or this coroutine, is in.
 current: Final[ContextVar[TaskRun | None]] = ContextVar("current", default=None)
@@ -116,13 +124,3 @@ current: Final[ContextVar[TaskRun | None]] = ContextVar("current", default=None)
 
 def _raise_in(thread: int, error: type[Exception] | None) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), error and ctypes.py_object(error))
-
-
-def _hand_over(ended: asyncio.Task[Any], done: Future[Any]) -> None:
-    """Give the end of a coroutine to the thread that waits for it."""
-    if ended.cancelled():
-        done.set_exception(CancelledError())
-    elif (error := ended.exception()) is not None:
-        done.set_exception(error)
-    else:
-        done.set_result(ended.result())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -28,7 +29,25 @@ class Runner:
         self._middleware = middleware
 
     def __call__(self, job: Job) -> bytes | Forward | FanOut | None:
-        """TaskRun the task of a job; raises what the task raises, and Reject."""
+        """Run the task of a job; raises what the task raises, and Reject."""
+        begun = self._begun(job)
+        if isinstance(begun, FanOut):
+            return begun
+        with self._around(begun) as results:
+            results.append(begun.do())
+        return self._ended(begun, results[0])
+
+    async def in_loop(self, job: Job) -> bytes | Forward | FanOut | None:
+        """Run the task of a job in this event loop, a plain function in a thread; raises as a call does."""
+        begun = self._begun(job)
+        if isinstance(begun, FanOut):
+            return begun
+        with self._around(begun) as results:
+            results.append(await begun.do_in_loop())
+        return self._ended(begun, results[0])
+
+    def _begun(self, job: Job) -> TaskRun | FanOut:
+        """Return the run that a job asks for, or the children of a group; raises Reject."""
         try:
             if job.headers.get(KIND) == flows.GROUP:
                 return flows.fan_out(job.payload)
@@ -38,14 +57,14 @@ class Runner:
         except (TypeError, ValueError, msgspec.MsgspecError) as error:
             log.warning("job %s of queue %s can't be called: %s", job.id, job.queue, error)
             raise Reject(f"the job can't be called: {error}") from error
-        args = (job, *bound.args) if task.bind else bound.args
-        result = self._current(TaskRun(task, job, args, bound.kwargs))
+        return TaskRun(task, job, (job, *bound.args) if task.bind else bound.args, bound.kwargs, then)
+
+    @staticmethod
+    def _ended(run: TaskRun, result: Any) -> bytes | Forward | FanOut | None:
         if isinstance(result, Forward | FanOut):
             return result
         data = b"" if result is None else as_json(result)
-        if then:
-            return _onward(then, data)
-        return data or None
+        return _onward(run.then, data) if run.then else data or None
 
     def _task_of(self, kind: object) -> Task[..., Any]:
         task = self._tasks.get(kind) if isinstance(kind, str) else None
@@ -53,27 +72,24 @@ class Runner:
             raise TypeError(f"its kind is {brief(kind)}, and no task here has that")
         return task
 
-    def _current(self, run: TaskRun) -> Any:
-        token = current.set(run)
-        try:
-            return self._around(run)
-        finally:
-            current.reset(token)
-
-    def _around(self, run: TaskRun) -> Any:
-        begun: list[Middleware] = []
+    @contextmanager
+    def _around(self, run: TaskRun) -> Iterator[list[Any]]:
+        """Call the middleware around a block, which appends the result."""
+        token, begun, results = current.set(run), list[Middleware](), list[Any]()
         try:
             for each in self._middleware:
                 begun.append(each)
                 each.before(run)
-            result = run.do()
+            yield results
         except BaseException as error:
             for each in reversed(begun):
                 _guarded(each.on_error, run, error)
             raise
-        for each in reversed(begun):
-            _guarded(each.after, run, result)
-        return result
+        else:
+            for each in reversed(begun):
+                _guarded(each.after, run, results[0])
+        finally:
+            current.reset(token)
 
 
 def _onward(then: list[Plan], result: bytes) -> Forward:
