@@ -20,6 +20,7 @@ from msgspec import UnsetType
 from msgspec.structs import fields
 
 import sluicemq
+from sluicemq import aio
 from sluicemq._deprecated import OLD_NAMES
 from sluicemq.cli.former import FORMER
 from sluicemq.namespaces import Namespaces
@@ -211,6 +212,7 @@ def _library() -> str:
         lines += [f"## {title}", *found] if found else []
         if "Client" in names:
             lines += [f"::: {kind.__module__}.{kind.__name__}" for kind in _namespaces().values()]
+    lines += ["## Asyncio", *[f"::: sluicemq.aio.{name}" for name in aio.__all__]]
     return "\n\n".join(lines)
 
 

@@ -133,6 +133,18 @@ def test_the_example_of_tasks_prints_what_it_says(broker: BrokerProcess) -> None
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "printed"),
+    [("asyncio", ["1", "b'small dog.jpg'", "[b'small a', b'small b']"]), ("asyncio lifespan", ["50"])],
+)
+def test_the_examples_of_asyncio_print_what_they_say(
+    broker: BrokerProcess, name: str, printed: list[str]
+) -> None:
+    where = {"SLUICEMQ_ENDPOINT": broker.doors["smq"]}
+    output, _ = program(broker, name, where).communicate(timeout=60)
+    assert output.splitlines() == printed
+
+
 def test_the_scheduled_task_is_declared_and_runs(broker: BrokerProcess, client: Client) -> None:
     process = program(broker, "scheduled task", {"SLUICEMQ_ENDPOINT": broker.doors["smq"]})
     try:

@@ -157,7 +157,7 @@ C = TypeVar("C", bound=InLoop[Any])
 
 
 class Confirming(Life[C]):
-    """What producer and publisher have in common."""
+    """The common part of both as the program has them."""
 
     @property
     def connected_to(self) -> str:
