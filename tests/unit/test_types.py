@@ -12,7 +12,7 @@ import sluicemq
 
 RIGHT = """
 from datetime import UTC, datetime, timedelta
-from sluicemq import Client, Job, NewJob, Producer, Retry, Worker
+from sluicemq import PREVIOUS, App, Client, Job, NewJob, Producer, Retry, Worker, chain
 
 def handler(job: Job) -> bytes:
     if job.age > 60 and job.priority < 9 and job.attempt < job.max_attempts:
@@ -33,13 +33,32 @@ with Producer() as producer, Client() as client:
     producer.push_many("q", [{"payload": b"x", "delay": timedelta(hours=1)}])
     client.jobs.change("q", "mine", delay=timedelta(0))
     Worker("q", handler).run()
+
+app = App("shop")
+
+@app.schedule(every="1h", arguments={"to": "a"})
+@app.task(queue="mail", retries=5, timeout=timedelta(minutes=1), priority=9)
+def send(to: str, copies: int = 1) -> int:
+    return copies
+
+@app.task(bind=True)
+async def count(job: Job, to: str) -> int:
+    return job.attempt
+
+send.options(delay="5m", id="mine").push("a", copies=2).wait()
+count.push("a")
+send("a").bit_length()
+chain(send.s("a"), count.s(PREVIOUS)).call(5)
 """
 
 WRONG = """
-from sluicemq import Job, Producer, Worker
+from sluicemq import App, Job, Producer, Worker
 
 async def handler(job: Job) -> bytes:
     return job.payload
+
+@App().task(queue="mail")
+def send(to: str, copies: int = 1) -> None: ...
 
 producer = Producer()
 producer.push("q", b"x", prioritty=9)
@@ -50,6 +69,9 @@ producer.push_many("q", [{"payload": b"x", "prioritty": 9}])
 producer.push("q", b"x", priority="9")
 producer.push("q", "text")
 Worker("q", handler)
+send.push("a", copies="2")
+send.push()
+send.options(prioritty=9).push("a")
 """
 
 
@@ -62,9 +84,9 @@ def test_mypy_finds_each_mistake_in_a_users_program_and_nothing_else(tmp_path: P
     found = subprocess.run(
         command, cwd=tmp_path, env=os.environ | source(), capture_output=True, text=True, check=False
     ).stdout
-    # Then: one each from line 8 to the end
+    # Then: one each from line 11 to the end
     errors = [int(line) for line in re.findall(r"^wrong.py:(\d+): error", found, re.MULTILINE)]
-    assert sorted(set(errors)) == list(range(8, 16)), found
+    assert sorted(set(errors)) == list(range(11, 22)), found
     assert "right.py" not in found
 
 
