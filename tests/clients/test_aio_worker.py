@@ -360,6 +360,21 @@ def test_a_handler_that_blocks_the_loop_is_named(
 # ------------------------------------------------------------------------ mistakes
 
 
+def test_a_worker_whose_loop_is_closed_leaves_its_jobs_to_others(
+    jobs: OwnQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        handler = Held()
+        await Worker(jobs.queue, handler, concurrency=1, endpoint=jobs.endpoint).start()
+        await until_set(handler.begun)
+
+    jobs.push(max_attempts=3, backoff="none")
+    with caplog.at_level(logging.ERROR, "sluicemq"):
+        asyncio.run(main())
+        wait_until(lambda: "was closed before the worker" in caplog.text, SECONDS, "the message")
+    assert jobs.take().attempt >= 1
+
+
 def plain(_job: Any) -> None:
     time.sleep(0)
 

@@ -17,12 +17,16 @@ BLOCKED_AFTER: Final = 1.0
 
 
 class Watch:
-    """Looks whether the loop runs, in a thread; ``named``: returns what a task does, or an empty text."""
+    """Looks whether the loop runs, in a thread.
 
-    def __init__(self, named: Callable[[asyncio.Task[Any]], str]) -> None:
+    ``named``: returns what a task does, or an empty text. ``closed``: called, in that thread, once the loop
+    is closed before :meth:`end`.
+    """
+
+    def __init__(self, named: Callable[[asyncio.Task[Any]], str], closed: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
-        self._named = named
+        self._named, self._closed = named, closed
         self._answered = True
         self._ended = threading.Event()
         threading.Thread(target=self._run, name="sluicemq-watch", daemon=True).start()
@@ -39,7 +43,10 @@ class Watch:
                 try:
                     self._loop.call_soon_threadsafe(self._answer)
                 except RuntimeError:  # the loop is closed
+                    self._closed()
                     return
+            elif self._loop.is_closed():
+                self._answered = True
             elif not named and monotonic() > asked_at + BLOCKED_AFTER:
                 named = self._name()
 

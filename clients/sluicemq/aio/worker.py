@@ -107,7 +107,7 @@ class _Core(worker.Worker):
         self.to_stop = asyncio.Event()
         self._stop_task: asyncio.Task[None] | None = None
         self._task_name = f"sluicemq handler {_name(self._handler)}"
-        self._watch = Watch(self._named)
+        self._watch = Watch(self._named, self._cut_off)
         for each in self._shares.values():
             each.alone.join(each)
         for connection in self._connections:
@@ -141,6 +141,8 @@ class _Core(worker.Worker):
     # ------------------------------------------------------------------ from the mailbox
 
     def _on_jobs(self, count: int) -> None:
+        if self.loop.is_closed():
+            self._ending = True
         super()._on_jobs(count)
         if not self._ending:
             self._begin_jobs()
@@ -166,6 +168,13 @@ class _Core(worker.Worker):
             )
             self.tasks[task] = number
             task.add_done_callback(self._task_ended)
+
+    def _cut_off(self) -> None:
+        """Disconnect, as the event loop was closed: others get the jobs."""
+        log.error("the event loop of the worker of queue %s was closed before the worker", self.queue)
+        self._ending = True
+        for connection in self._connections:
+            connection.close()
 
     def _named(self, task: asyncio.Task[Any]) -> str:
         """Return what a task does; empty if it is none of these."""
