@@ -7,6 +7,7 @@ import inspect
 import click
 import pytest
 
+from reference import site
 from sluicemq.cli.app import SECTIONS, app
 from sluicemq.cli.former import FORMER
 from sluicemq.cli.nouns import Noun
@@ -15,13 +16,13 @@ from sluicemq.namespaces.calls import Calls
 from sluicemq.namespaces.namespace import Namespace
 from sluicemq.protocol import wire
 from sluicemq.protocol.verbs import VERBS, Verb
-from sluicemq_broker.http.table import CORE
 
 #: Commands that are no verbs of administration: they publish, read, or compute alone.
 BESIDE = {"streams publish", "streams read", "streams tail", "principals hash"}
 
-#: Paths for browsers: a payload as a file, one dead letter, and the counters of the broker itself.
+#: Paths for browsers: a payload as a file, one dead letter, the counters of the broker itself, and curves.
 OF_HTTP = {"jobs.payload", "jobs.delete", "jobs.redrive", "brokers.counters"}
+OF_HTTP |= {"history.get", "history.series", "history.recent"}
 
 
 def commands() -> dict[str, click.Command]:
@@ -57,7 +58,8 @@ def test_help_has_each_command_in_one_section() -> None:
 
 def test_paths_of_http_have_the_verbs_of_the_table() -> None:
     nouns = {each.noun for each in VERBS}
-    named = {each.name for each in CORE if each.name.partition(".")[0] in nouns}
+    routes = [route for methods in site().table.values() for route, _ in methods.values()]
+    named = {each.name for each in routes if each.name.partition(".")[0] in nouns}
     assert named - {each.method for each in VERBS} == OF_HTTP
 
 
