@@ -86,7 +86,7 @@ def pushing(hand: Hand) -> None:
 
 
 def _take_one(hand: Hand, queue: str) -> None:
-    with suppress(SluiceError, AssertionError):
+    with suppress(SluiceError, AssertionError, Died):  # the script finds it dead itself
         hand.commit(*hand.take(queue))
 
 
