@@ -201,4 +201,6 @@ class ScriptedBroker:
 def _kindly(message: Received) -> Any:
     if message.verb == wire.QUEUE:
         return {}
+    if message.verb == wire.HOLD:
+        return {"fence": 1, "watermark": 0}
     return [] if message.verb in (wire.PUSH, wire.SETTLE, wire.EXTEND) else None
