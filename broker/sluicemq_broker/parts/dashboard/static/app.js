@@ -11,14 +11,14 @@ import { loginPage } from "./login.js";
 import { overview } from "./overview.js";
 import { queue } from "./queue.js";
 import { queues } from "./queues.js";
-import { kept, schedules, streams, tasks, workers } from "./others.js";
+import { kept, operations, schedules, streams, workers } from "./others.js";
 import { may, maySome, needsLogin, onchange, refresh, who } from "./session.js";
 
 const reads = () => maySome("read");
 const PAGES = [
   ["", "Overview", overview, () => true], ["queues", "Queues", queues, reads], ["dead", "Dead letters", dead, reads],
   ["workers", "Workers", workers, reads], ["schedules", "Schedules", schedules, () => maySome("manage")],
-  ["streams", "Streams", streams, () => maySome("subscribe")], ["tasks", "Tasks", tasks, () => maySome("manage")],
+  ["streams", "Streams", streams, () => maySome("subscribe")], ["operations", "Operations", operations, () => maySome("manage")],
   ["kept", "Kept", kept, () => may("operate")], ["audit", "Audit", audit, () => may("operate")],
 ];
 

@@ -106,9 +106,9 @@ export function streams() {
   ], () => get("/streams"), 3000);
 }
 
-export function tasks() {
+export function operations() {
   let reload = () => {};
-  const list = table("Tasks", [
+  const list = table("Operations", [
     { title: "Task", kind: "name", cell: (row) => ({ text: row.kind, title: row.id }) },
     { title: "Queue", kind: "name", cell: (row) => link(row.queue) },
     { title: "State", cell: (row) => ({ text: row.state, tone: row.state === "failed" || row.state === "interrupted" ? "bad" : "" }) },
@@ -119,9 +119,9 @@ export function tasks() {
     { title: "", hidden: "Actions", kind: "grow", cell: (row) => (row.state === "running"
       ? button("Cancel", { on: row.queue, danger: true, ask: () => ({ title: `Cancel ${row.kind} of ${row.queue}?`, text: "It ends after the jobs that it is working on; nothing is undone.", yes: "Cancel it", danger: true }), order: () => post(`/operations/${row.id}/cancel`), done: () => reload() })
       : h("span", { class: "small" }, row.error ? row.error.message : "")) },
-  ], { key: (row) => row.id, empty: "no tasks in the last day" });
-  const part = { element: card("Tasks for many jobs", { bare: list.element }), show: (found) => list.update(found.operations) };
-  const page = asking("Tasks", "purges, redrives and deletions of the last day, at all brokers", [part], () => get("/operations"), 2000);
+  ], { key: (row) => row.id, empty: "no operations in the last day" });
+  const part = { element: card("Operations on many jobs", { bare: list.element }), show: (found) => list.update(found.operations) };
+  const page = asking("Operations", "purges, redrives and deletions of the last day, at all brokers", [part], () => get("/operations"), 2000);
   reload = part.reload;
   return page;
 }
