@@ -163,7 +163,7 @@ print(in_child(child), producer.unconfirmed)
         broker.endpoint,
         mode,
     )
-    assert printed[:2] == ["Forked Forked 0", "0 2"]
+    assert printed[:2] == ["ForkedError ForkedError 0", "0 2"]
     pushed = [payload for _id, payload in broker.pushed()]
     assert pushed.count(b"child") == 1
     assert len([1 for payload in pushed if payload == b"withheld"]) == 2
@@ -235,7 +235,7 @@ client.close()
 
 @MODES
 def test_a_client_asks_in_both(broker: ScriptedBroker, mode: str) -> None:
-    broker.on[wire.STATS] = lambda _message: {"counters": {}}
+    broker.on[wire.STATS] = lambda _message: {"broker": {}, "counters": {}, "queues": []}
     printed = run(
         """
 client = Client(endpoint)
@@ -243,17 +243,17 @@ client.ping(60)
 closed = Client(endpoint)
 closed.close()
 def child():
-    print(client.stats(), error_of(closed.stats))
+    print(client.stats().counters, error_of(closed.stats))
     client.close()
 for _ in range(2):
     in_child(child)
-print(client.stats())
+print(client.stats().counters)
 client.close()
 """,
         broker.endpoint,
         mode,
     )
-    assert printed == ["{'counters': {}} Unavailable"] * 2 + ["{'counters': {}}"]
+    assert printed == ["{} UnavailableError"] * 2 + ["{}"]
 
 
 @MODES
@@ -286,7 +286,7 @@ worker.run()
         mode,
     )
     # Then
-    assert printed == ["ForkedTrueLeaseLost", "-15 0"]
+    assert printed == ["ForkedErrorTrueLeaseLostError", "-15 0"]
     assert broker.settled() == {b"r-one": ["COMMIT", b"done", None]}
 
 
@@ -344,7 +344,7 @@ claim.jobs[0].commit(b"parent")
         broker.endpoint,
         "threads",
     )
-    assert printed == ["Forked Forked"]
+    assert printed == ["ForkedError ForkedError"]
     assert broker.settled() == {b"r-one": ["COMMIT", b"parent", None]}
 
 
