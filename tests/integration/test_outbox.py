@@ -14,7 +14,7 @@ from pymongo.client_session import ClientSession
 from pymongo.database import Database
 from pymongo.errors import WriteError
 
-from sluicemq import Client, outbox
+from sluicemq import Client, Producer, outbox
 from sluicemq.protocol.outbox import OUTBOX
 from support.broker_process import BrokerProcess
 from support.waiting import wait_until
@@ -122,6 +122,28 @@ def test_a_full_queue_gets_its_posts_when_it_has_room(carrier: BrokerProcess, sh
             claim = client.jobs.reserve("narrow", 1, wait=60)
             assert claim.jobs[0].id == post
             claim.jobs[0].commit()
+
+
+def test_a_post_that_commits_behind_later_ones_is_carried(carrier: BrokerProcess, shop: Shop) -> None:
+    with Client(endpoint=carrier.doors["smq"]) as client:
+        with transaction(shop) as slow:
+            earlier = outbox.push(slow, "mail", b"earlier", database=shop.name)
+            with transaction(shop) as quick:
+                later = outbox.push(quick, "mail", b"later", database=shop.name)
+            assert client.jobs.reserve("mail", 1, wait=60).jobs[0].id == later
+        assert client.jobs.reserve("mail", 1, wait=60).jobs[0].id == earlier
+
+
+def test_a_full_queue_keeps_no_other_waiting(carrier: BrokerProcess, shop: Shop) -> None:
+    with Producer(endpoint=carrier.doors["smq"]) as producer, Client(endpoint=carrier.doors["smq"]) as client:
+        producer.push("narrow", b"fills it").wait(60)
+        with transaction(shop) as session:
+            kept = [outbox.push(session, "narrow", b"x", database=shop.name) for _ in range(3)]
+            free = outbox.push(session, "mail", b"x", database=shop.name)
+        assert client.jobs.reserve("mail", 1, wait=60).jobs[0].id == free
+        assert shop[OUTBOX].count_documents({"queue": "narrow"}) == len(kept)
+        client.jobs.reserve("narrow", 1, wait=60).jobs[0].commit()
+        assert client.jobs.reserve("narrow", 1, wait=60).jobs[0].id == kept[0]
 
 
 def test_what_can_be_no_post_is_refused_where_it_is_written(shop: Shop) -> None:

@@ -114,17 +114,15 @@ class Outbox:
                 news = self.store.is_news(stream.try_next())
 
     def _carry_all(self) -> None:
+        """Carry all posts but those of queues that take none now, which keep no other queue's waiting."""
+        full: set[str] = set()
         while not self._stopping.is_set():
-            posts = self.store.first(_PAGE)
-            if not posts or not self._carry_page(posts):
+            by_queue: dict[str, list[Post]] = {}
+            for post in self.store.first(_PAGE, full):
+                by_queue.setdefault(str(post.queue), []).append(post)
+            if not by_queue:
                 return
-
-    def _carry_page(self, posts: Sequence[Post]) -> bool:
-        """Carry posts in their order, each queue's together; False if none of them could be carried."""
-        by_queue: dict[str, list[Post]] = {}
-        for post in posts:
-            by_queue.setdefault(str(post.queue), []).append(post)
-        return any([self._carry(name, each) for name, each in by_queue.items()])  # noqa: C419 - each has its turn
+            full.update([name for name, posts in by_queue.items() if not self._carry(name, posts)])
 
     def _carry(self, name: str, posts: list[Post]) -> bool:
         """Carry the posts of one queue; one that can't be carried now stays, and those behind it wait."""

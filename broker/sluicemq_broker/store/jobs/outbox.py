@@ -11,11 +11,11 @@ transaction that inserts the job. So a post that was committed becomes one job, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
-from bson import ObjectId
 from pymongo import IndexModel
 from pymongo.change_stream import ChangeStream
 from pymongo.client_session import ClientSession
@@ -32,6 +32,8 @@ from sluicemq_broker.store.values import Document
 
 #: Bytes of payloads in one page of posts.
 _PAGE_BYTES: Final = 4 << 20
+#: Posts that were carried last, whose changes are no news.
+_REMEMBERED: Final = 1000
 #: Milliseconds for which MongoDB waits for news.
 _AWAIT: Final = 1000
 _WAITING: Final[Document] = {"refused": None}
@@ -52,7 +54,7 @@ class OutboxStore:
     def __init__(self, database: Documents) -> None:
         self._database = database
         self._posts = durable(database)[OUTBOX]
-        self._carried: Any = None
+        self._carried: deque[Any] = deque(maxlen=_REMEMBERED)
 
     def prepare(self) -> None:
         """Make the collection, which refuses what is no post, and its index; repeating it is harmless."""
@@ -64,12 +66,20 @@ class OutboxStore:
             # failpoint outbox.index
             self._posts.create_indexes([index], **by_majority(self._posts))
 
-    def first(self, most: int) -> list[Post]:
-        """Return the first posts that wait, in the order of their ids: up to 4 MiB of them, one at least."""
+    def first(self, most: int, full: Collection[str] = ()) -> list[Post]:
+        """Return the first posts that wait, in the order of their ids: up to 4 MiB of them, one at least.
+
+        ``full``: queues whose posts are left out.
+        """
         found: list[Post] = []
         size = 0
         with translated():
-            for each in self._posts.find(_WAITING).sort("_id", 1).limit(most).batch_size(100):
+            for each in (
+                self._posts.find({**_WAITING, "queue": {"$nin": list(full)}})
+                .sort("_id", 1)
+                .limit(most)
+                .batch_size(100)
+            ):
                 found.append(Post(each["_id"], each.get("queue"), each.get("payload"), each.get("headers")))
                 size += len(each.get("payload") or b"")
                 if size >= _PAGE_BYTES:
@@ -97,7 +107,7 @@ class OutboxStore:
         # failpoint outbox
         inserted = insert_with(queue, jobs, now, remove, "outboxes")
         if inserted is not None:
-            self._carried = posts[-1].id
+            self._carried.extend(each.id for each in posts)
         return inserted
 
     def refuse(self, post: Post, code: str, message: str) -> bool:
@@ -110,12 +120,11 @@ class OutboxStore:
         return marked.modified_count > 0
 
     def is_news(self, change: Document | None) -> bool:
-        """Return whether a change is of a post behind the one that was carried here last."""
-        if change is None:
-            return False
-        post_id = change["documentKey"]["_id"]
-        both_sort = isinstance(post_id, ObjectId) and isinstance(self._carried, ObjectId)
-        return not both_sort or post_id > self._carried
+        """Return whether to look again: after a second of quiet, and unless the post was just carried.
+
+        A post may commit behind later ones, and a full queue gets room, so quiet is a reason to look.
+        """
+        return change is None or change["documentKey"]["_id"] not in self._carried
 
     @contextmanager
     def watch(self) -> Iterator[ChangeStream[Document]]:
