@@ -1,4 +1,4 @@
-"""Hook of MkDocs: tables are made from the code, links out of docs/ lead to the repository.
+"""Hook of MkDocs: tables and pages of classes are made from the code, links out of docs/ lead to the forge.
 
 Pages of docstrings and commands lose their noise.
 """
@@ -11,8 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+from mkdocs.structure.files import File, Files
+
 sys.path.append(str(Path(__file__).parent))  # MkDocs loads this file by its path
-from reference import TABLES
+from reference import TABLES, class_pages
 
 _DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
 _TABLE: Final = re.compile(r"^::: reference ([a-z-]+)$", re.MULTILINE)
@@ -22,6 +24,29 @@ _LINK: Final = re.compile(r"\]\((\.\./[^)\s#]*)(#[^)\s]*)?\)")
 #: A role of a docstring and the tilde of its target; and the default of an option that has none.
 _NOISE: Final = re.compile(r":\w+:(?=<code>)|(?<=<code>)(?:~(?=\w)|Sentinel\.UNSET(?=</code>))")
 _LOG: Final = logging.getLogger("mkdocs.hooks.docs")
+
+
+def on_config(config: Any, **_: Any) -> None:
+    """Put the pages of classes into the navigation, below the one that lists them."""
+    pages = [{title: list(paths)} for title, paths in class_pages().items()]
+    _put_below("api.md", {"Classes": ["api.md", *pages]}, config.nav)
+
+
+def _put_below(page: str, section: dict[str, Any], nav: list[Any]) -> None:
+    """Put a section in the place of a page, however deep that is."""
+    for number, entry in enumerate(nav):
+        if entry == page:
+            nav[number] = section
+        elif isinstance(entry, dict):
+            for below in entry.values():
+                _put_below(page, section, below) if isinstance(below, list) else None
+
+
+def on_files(files: Files, *, config: Any, **_: Any) -> None:
+    """Add the pages of classes."""
+    for pages in class_pages().values():
+        for path, text in pages.items():
+            files.append(File.generated(config, path, content=text))
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:

@@ -14,6 +14,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field
 from functools import cache
+from pathlib import Path
 from typing import Any, Final, TypeGuard, cast, get_args, get_origin
 
 from msgspec import UnsetType
@@ -201,19 +202,44 @@ def _error(kind: type[SluiceError]) -> _Row:
     return {"code": f"`{kind.code}`", "meaning": inspect.getdoc(kind) or ""}
 
 
+def class_pages() -> dict[str, dict[str, str]]:
+    """Return for each group of what the library exports its pages: their paths below docs/, their texts.
+
+    Errors share a page: each is a sentence.
+    """
+    pages = {
+        title: {f"api/{name}.md": _docstrings(name, [f"sluicemq.{name}"]) for name in names}
+        for title, names in _groups().items()
+    }
+    pages["Namespaces of a client"] = {
+        f"api/{kind.__name__}.md": _docstrings(kind.__name__, [f"{kind.__module__}.{kind.__name__}"])
+        for kind in _namespaces().values()
+    }
+    pages["Asyncio"] = {
+        f"api/aio.{name}.md": _docstrings(f"aio.{name}", [f"sluicemq.aio.{name}"]) for name in aio.__all__
+    }
+    errors = [f"sluicemq.{name}" for name in sluicemq.__all__ if _is_error(name)]
+    return pages | {"Errors": {"api/errors.md": _docstrings("Errors", errors)}}
+
+
+def _groups() -> dict[str, list[str]]:
+    """Return what the library exports by the groups in which it is shown, without errors."""
+    known = {name for names in _GROUPS.values() for name in names}
+    more = [name for name in sluicemq.__all__ if name not in known and not _is_error(name)]
+    return _GROUPS | {"More": more}
+
+
+def _docstrings(title: str, names: Iterable[str]) -> str:
+    """Return a page of the docstrings of these names."""
+    return "\n\n".join([f"# {title}", *[f"::: {name}" for name in names]])
+
+
 def _library() -> str:
-    """Return a heading for each group of what the library exports, and the names from which docs are made."""
-    errors = [name for name in sluicemq.__all__ if _is_error(name)]
-    known = {name for names in _GROUPS.values() for name in names} | set(errors)
-    groups = {**_GROUPS, "More": [name for name in sluicemq.__all__ if name not in known], "Errors": errors}
-    lines = []
-    for title, names in groups.items():
-        found = [f"::: sluicemq.{name}" for name in names if name in sluicemq.__all__]
-        lines += [f"## {title}", *found] if found else []
-        if "Client" in names:
-            lines += [f"::: {kind.__module__}.{kind.__name__}" for kind in _namespaces().values()]
-    lines += ["## Asyncio", *[f"::: sluicemq.aio.{name}" for name in aio.__all__]]
-    return "\n\n".join(lines)
+    """Return the classes of the library by their groups, each a link to its page."""
+    return "\n\n".join(
+        f"**{title}**: " + ", ".join(f"[{Path(path).stem}]({path})" for path in pages)
+        for title, pages in class_pages().items()
+    )
 
 
 def _renamed(names: Mapping[str, str]) -> str:
