@@ -65,18 +65,21 @@ class Lifetime(Middleware):
             self.report.running += 1
 
     def after(self, run: TaskRun, result: Any) -> None:  # noqa: ARG002 - the hook's
-        """Count a job that has ended."""
+        """Count a job that is done."""
+        _log.info("done")
+        self._count()
+
+    def on_error(self, run: TaskRun, error: BaseException) -> None:  # noqa: ARG002 - the hook's
+        """Count a job that has failed."""
+        _log.info("failed: %s: %s", type(error).__name__, error)
+        self._count()
+
+    def _count(self) -> None:
         with self._change:
             self.report.running -= 1
             self.report.done += 1
-        _log.info("done")
         if self._orders.max_jobs and self.report.done >= self._orders.max_jobs:
             self._end(f"it has done {self.report.done} jobs")
-
-    def on_error(self, run: TaskRun, error: BaseException) -> None:
-        """Count a job that has failed."""
-        _log.info("failed: %s: %s", type(error).__name__, error)
-        self.after(run, None)
 
     def watch(self, stop: threading.Event) -> None:
         """Report, and look at the memory, until ``stop`` is set."""
