@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from sluicemq.version import VERSION
 from support.own_mongod import a_mongod
 from support.ports import free_port
 from support.waiting import TIMEOUT, wait_until
+
+yaml = pytest.importorskip("yaml")
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(2400)]
 
@@ -147,6 +151,53 @@ def test_one_with_its_own_mongodb_keeps_jobs_in_its_volume(
         check_a_life(broker, ("serve", "--no-devices"), [(volume, "/var/lib/sluicemq", "rw")])
     finally:
         shutil.rmtree(volume)
+
+
+def test_the_example_of_a_web_application_is_built_on_it(
+    store: ImageStore, wheels: Path, tmp_path: Path
+) -> None:
+    # Given
+    folder = ROOT / "examples/fastapi"
+    needed = ("--only-binary=:all:", "--python-version", "3.11", "fastapi", "uvicorn", "async-timeout")
+    pip("download", *needed, "--dest", str(wheels))
+    store.build(folder / "Containerfile", folder, "reports", wheels)
+    services = yaml.safe_load((folder / "compose.yaml").read_text())["services"]
+    root, configuration = store.mounted("reports"), store.configuration("reports")
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    volume.chmod(0o1777)
+    broker = Broker(store, "sluicemq:embedded", tmp_path, "10001:10001")
+    web, health = free_port(), free_port()
+    env = {"SLUICEMQ_ENDPOINT": f"tcp://127.0.0.1:{broker.port}"}
+    command = [each.replace("8000", str(health)) for each in services["worker"]["command"]]
+    served = [each.replace("8000", str(web)) for each in configuration["Cmd"]]
+    with ExitStack() as running:
+        running.callback(shutil.rmtree, volume)
+        own = running.enter_context(
+            broker.run("serve", "--no-devices", mounts=[(volume, "/var/lib/sluicemq", "rw")])
+        )
+        broker.await_health(own)
+        # When
+        log = tmp_path / "application.log"
+        for words in (served, command):
+            running.enter_context(Container(root, configuration, *words, env=env, log=log))
+        # Then
+        wait_until(lambda: answered(web, "GET", "/openapi.json") and answered(health, "GET", "/"))
+        ordered = json.loads(answered(web, "POST", "/reports?title=Year&pages=1"))
+        assert b'"Year: 1 pages"' in answered(web, "GET", f"{ordered['page']}/events")
+
+
+def answered(port: int, method: str, path: str) -> bytes:
+    """What a path answers; empty without an answer, or with one that says no."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.read() if answer.status < 300 else b""
+    except ConnectionRefusedError:
+        return b""
+    finally:
+        connection.close()
 
 
 def check_a_life(broker: Broker, words: tuple[str, ...], mounts: Any) -> None:

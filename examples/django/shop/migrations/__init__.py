@@ -1,0 +1,1 @@
+"""Migrations, as manage.py makemigrations makes them."""
