@@ -336,7 +336,7 @@ _ALARMING: Final = (
 #: Classes of the library that belong together.
 _GROUPS: Final = {
     "Push": ["Producer", "PushReceipt", "Reply", "JobOptions", "NewJob"],
-    "Work": ["Worker", "Job", "Forward", "FanOut", "Claim", "ClaimedJob"],
+    "Work": ["Worker", "Job", "Forward", "FanOut", "ChildResult", "Claim", "ClaimedJob"],
     "Tasks": ["App", "Task", "Step", "chain", "group", "PREVIOUS"],
     "Around tasks": ["Middleware", "TaskRun", "TimeLimits", "Sentry", "Telemetry"],
     "Look and change": ["Client", "Operation", "Access", "DeadLetterChoice", "AuditChoice", "Grants"],

@@ -18,7 +18,7 @@ from sluicemq.codec import JSON, Codec
 from sluicemq.dead_letters import DeadLetterChoice
 from sluicemq.forward import FanOut, Forward
 from sluicemq.handlers import Handler
-from sluicemq.job import Job
+from sluicemq.job import ChildResult, Job
 from sluicemq.message import Message
 from sluicemq.namespaces import AuditChoice, Grants
 from sluicemq.operation import Operation
@@ -82,6 +82,7 @@ __all__ = [
     "BadVerbError",
     "BadVersionError",
     "Batch",
+    "ChildResult",
     "Claim",
     "ClaimedJob",
     "Client",

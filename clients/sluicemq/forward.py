@@ -55,15 +55,21 @@ class FanOut:
     Each child is a :class:`Forward` to its queue; without a payload it has the job's payload. The children's
     ids are the job's id with ``.1``, ``.2`` and so on. ``result``: the job's result then. If a child becomes
     a dead letter, the job does too.
+
+    ``join``: when the children are done the job is delivered once more, with their results in
+    :attr:`Job.children <sluicemq.Job>`. What the handler returns then is the job's result.
     """
 
-    __slots__ = ("onward", "result")
+    __slots__ = ("onward", "options", "result")
 
-    def __init__(self, *children: Forward, result: bytes = b"") -> None:
+    def __init__(self, *children: Forward, result: bytes = b"", join: bool = False) -> None:
         if not 1 <= len(children) <= MOST_CHILDREN:
             raise ValueError(f"a job has 1 to {MOST_CHILDREN} children, not {len(children)}")
         if wrong := [each for each in children if not isinstance(each, Forward)]:
             raise TypeError(f"a child is a Forward to its queue, not {type(wrong[0]).__name__}")
         self.onward: list[Any] = [each.onward for each in children]
         """The fields of a SETTLE."""
+        if join and result:
+            raise ValueError("a job that is joined has the result of its second delivery: leave this one out")
+        self.options: dict[str, Any] = {"join": True} if join else {}
         self.result = as_bytes(result)

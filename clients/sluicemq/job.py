@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from time import monotonic
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from sluicemq import arguments
 from sluicemq.codec import CONTENT_TYPE, JSON, Codec, codec_of, decoded
@@ -17,11 +17,25 @@ from sluicemq.protocol.options import OPTIONS
 SendProgress = Callable[[Any, list[Any]], None]
 
 
+class ChildResult(NamedTuple):
+    """The end of a child of a job: its ``result``, or None and the ``error`` by which it has none.
+
+    An error that begins with ``TOO_LARGE`` is of a child that is done: all children of a job may return 1 MiB
+    to it.
+    """
+
+    id: str
+    result: bytes | None
+    error: str = ""
+
+
 class Job:
     """One delivery of a job.
 
     ``id``; ``payload``: bytes; ``headers``: the producer's own map; ``attempt``: 1 on the first delivery;
     ``max_attempts``: deliveries before it is dead, 0: no limit; ``priority``; ``queue``; ``age``.
+    ``children``: how each child has ended, on the second delivery of a job that joins its children; None: on
+    any other.
 
     For tests of a handler make one yourself: ``Job(payload=b"cat.jpg")``. Everything else has a default, and
     ``extend`` and ``progress`` do nothing.
@@ -33,6 +47,7 @@ class Job:
         "_send_progress",
         "attempt",
         "came",
+        "children",
         "epoch",
         "headers",
         "id",
@@ -45,6 +60,8 @@ class Job:
         "trace",
         "visibility_timeout",
     )
+
+    children: tuple[ChildResult, ...] | None
 
     trace: Any
     """The context of the handler's span; unset without one."""
@@ -63,6 +80,7 @@ class Job:
         priority: int = OPTIONS["priority"].default,
         max_attempts: int = OPTIONS["max_attempts"].default,
         age: Duration = 0.0,
+        children: Iterable[ChildResult] | None = None,
     ) -> None:
         self.payload = payload
         self.id = id
@@ -71,6 +89,7 @@ class Job:
         self.attempt = attempt
         self.priority = priority
         self.max_attempts = max_attempts
+        self.children = None if children is None else tuple(children)
         self.receipt = b""
         self.epoch = 0
         self.source = None
@@ -92,7 +111,10 @@ class Job:
     ) -> Self:
         """Return a job of a DELIVER; ``offset``: this process's monotonic clock minus the broker's clock."""
         job = cls.__new__(cls)
+        job.children = None
         if len(row) != _ROW:
+            if len(row) > _ROW and row[_ROW] is not None:
+                job.children = tuple(ChildResult(each[0], each[1], each[2] or "") for each in row[_ROW])
             row = _full_row(row, offset)
         (
             job.receipt, job.id, job.payload, headers, job.attempt, job.priority, accepted, job.max_attempts,

@@ -91,7 +91,8 @@ class Verdicts:
             return JobVerdict(job, wire.FORWARD, onward=as_sent(result.onward))
         if isinstance(result, FanOut) and not self._pop:
             onward = [as_sent(each) for each in result.onward]
-            return JobVerdict(job, wire.FAN_OUT, handlers.as_result(result.result), onward=onward)
+            data = handlers.as_result(result.result)
+            return JobVerdict(job, wire.FAN_OUT, data, onward=onward, options=result.options)
         if handlers.only_begun(result):
             raise _OnlyBegun(result)
         if self._codec is not None and not isinstance(result, bytearray | memoryview | bytes):

@@ -169,6 +169,38 @@ def with_children(hand: Hand) -> None:
     hand.commit(*hand.take("kept"), result=b"kept")
 
 
+def joining(hand: Hand) -> None:
+    """A job is delivered once more when its children are done, with what each has returned, once."""
+    parent, children = hand.name("p"), [f"{hand.name('p')}.{n}" for n in (1, 2)]
+    hand.push("kept", "p")
+    hand.book.perhaps(parent, ENDED)
+    for each in children:
+        hand.book.perhaps(each, ENDED, "worked pages")
+
+    def join(job: Any) -> Any:
+        if job.children is None:
+            return FanOut(Forward("pages", b"1"), Forward("pages", b"2"), join=True)
+        return b"".join(each.result for each in job.children)
+
+    def noted() -> None:
+        found = hand.jobs("kept").find_one({"_id": parent}) or {}
+        ids = [each["id"] for each in found.get("joined", ())]
+        assert sorted(ids) == (children if "children" in found else []), found
+
+    hand.book.checks.append(noted)
+    with _worker(hand, "kept", join):
+        _until(hand, "kept", parent, "waiting")
+        _check_alive(hand)
+        hand.book.surely(parent, ENDED, "worked kept")
+        for each in children:
+            hand.book.surely(each, "worked pages")
+        for job in hand.take("pages", 2):
+            hand.commit(job, result=job.id.encode())
+        _until(hand, "kept", parent, "done")
+    _check_alive(hand)
+    hand.book.surely(parent, ENDED)
+
+
 def failing_children(hand: Hand) -> None:
     for name in ("p", "q"):
         parent, child = hand.name(name), f"{hand.name(name)}.1"
@@ -787,6 +819,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "forwarding": Scenario(forwarding),
     "ordering": Scenario(ordering),
     "with_children": Scenario(with_children),
+    "joining": Scenario(joining),
     "failing_children": Scenario(failing_children),
     "deleting": Scenario(deleting),
     "long_deletion": Scenario(deleting, waits="queues.put_aside.before=wait:1"),

@@ -145,6 +145,12 @@ def test_the_examples_of_asyncio_print_what_they_say(
     assert output.splitlines() == printed
 
 
+def test_the_example_of_a_join_prints_what_it_says(broker: BrokerProcess) -> None:
+    where = {"SLUICEMQ_ENDPOINT": broker.doors["smq"]}
+    output, _ = program(broker, "join", where).communicate(timeout=60)
+    assert output.splitlines() == ["b'7 words'"]
+
+
 def test_the_scheduled_task_is_declared_and_runs(broker: BrokerProcess, client: Client) -> None:
     process = program(broker, "scheduled task", {"SLUICEMQ_ENDPOINT": broker.doors["smq"]})
     try:

@@ -17,7 +17,7 @@ from sluicemq.cli.app import app
 from sluicemq.namespaces.jobs import Jobs
 from sluicemq.protocol.options import KEYWORDS, OPTIONS, JobOptions, Option
 from sluicemq_broker.config import QueueSettings
-from sluicemq_broker.job import Job, Parent, Reservation
+from sluicemq_broker.job import ChildEnd, Job, Parent, Reservation
 from sluicemq_broker.job.job import ATTRIBUTES
 from sluicemq_broker.queue import JobMaker, check_headers
 from sluicemq_broker.security import ANYBODY
@@ -226,6 +226,7 @@ def with_everything() -> Job:
     job.restore_rare(
         unanswered=2, losses=2, isolated=True, result_wanted=True, dedupe_until=NOW + 5, parent=parent
     )
+    job.join([ChildEnd("1.2", error="no ink"), ChildEnd("1.1", b"page")])
     job.line_up(1)
     return job
 

@@ -113,6 +113,11 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
             "93 a57061676573 c0 81 a87072696f72697479 03"
         ),
     ),
+    "join": (
+        (wire.SETTLE, 5, [[b"r", wire.FAN_OUT, b"", None, [["pages", b"1", None]], {"join": True}]]),
+        b"SETTLE",
+        "9205 91 96 c40172 a646414e4f5554 c400 c0 91 93 a57061676573 c40131 c0 81 a46a6f696e c3",
+    ),
     "extend": (
         (wire.EXTEND, 6, [b"r"], 30),
         b"EXTEND",

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from sluicemq.protocol import job_headers, wire
 from sluicemq.protocol.errors import BadFramesError, SluiceError
 from sluicemq.protocol.json_values import dumps
 from sluicemq.protocol.options import OPTIONS
 from sluicemq_broker.doors.frames import read_name
-from sluicemq_broker.job import Job
-from sluicemq_broker.queue import MOST_CHILDREN, MOST_HEADERS, PLAIN, Onward, Verdict, read_verdict
+from sluicemq_broker.job import ChildEnd, Job
+from sluicemq_broker.queue import (
+    FAN_OUT_OPTIONS,
+    MOST_CHILDREN,
+    MOST_HEADERS,
+    PLAIN,
+    Onward,
+    Verdict,
+    read_verdict,
+)
+from sluicemq_broker.runtime import read_options
 from sluicemq_broker.security import Caller
 
 #: Compared one by one: a result may have megabytes, and hashing it would read all of them.
@@ -20,8 +29,17 @@ _DELAY: Final = OPTIONS["delay"].rule
 
 
 def body(job: Job, *, full: bool) -> list[bytes]:
-    """Return the frames of a job; ``full``: with its id and headers."""
-    return [job.id.encode(), _headers(job), job.payload] if full else [job.payload]
+    """Return the frames of a job; ``full``: with its id and headers.
+
+    The last frame of a job that is joined is JSON of how its children have ended.
+    """
+    frames = [job.id.encode(), _headers(job), job.payload] if full else [job.payload]
+    return frames if job.joined is None else [*frames, _children(job.joined)]
+
+
+def _children(ends: Iterable[ChildEnd]) -> bytes:
+    rows = [{"id": end.id, **({"error": end.error} if end.error else {"result": end.result})} for end in ends]
+    return dumps(rows, ascii=True).encode()
 
 
 def _headers(job: Job) -> bytes:
@@ -75,7 +93,13 @@ def unreadable(receipt: bytes, error: SluiceError) -> Verdict:
 
 
 def _fan_out(receipt: bytes, frames: list[bytes]) -> Verdict:
-    """Read the children of a job: ``[queue][payload][headers]`` of each; the headers are read later."""
+    """Read the children of a job: ``[queue][payload][headers]`` of each; the headers are read later.
+
+    One frame more is the options of all.
+    """
+    options: dict[str, Any] = {}
+    if len(frames) % 3 == 1:
+        options = read_options(job_headers.decode(frames.pop()), FAN_OUT_OPTIONS, "a FANOUT")
     if not frames or len(frames) % 3:
         raise BadFramesError(
             f"FANOUT has [queue] [payload] [headers] of each child, not {len(frames)} frames"
@@ -88,7 +112,7 @@ def _fan_out(receipt: bytes, frames: list[bytes]) -> Verdict:
         )
     children = zip(frames[::3], frames[1::3], frames[2::3], strict=True)
     onward = (Onward(read_name(queue), payload, {}, headers) for queue, payload, headers in children)
-    return Verdict(receipt, wire.FAN_OUT, onward=tuple(onward))
+    return Verdict(receipt, wire.FAN_OUT, onward=tuple(onward), **options)
 
 
 def _forward(receipt: bytes, frames: list[bytes]) -> Verdict:

@@ -6,6 +6,7 @@ from sluicemq_broker.job.job import (
     FIRST,
     RESULT_WANTED_FOR,
     SCHEDULED,
+    ChildEnd,
     Dedupe,
     Job,
     OnExpiry,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -26,6 +26,7 @@ class State(StrEnum):
          │ ├─ cancel, purge, expire ▶ gone       │
          │ ├─ promote, change ▶ ready            ├─ forward ▶ ready, in another queue
          │ │                                     ├─ fan out ▶ waiting ── all children done ▶ gone, or done
+         │ │                                     │                    └─ or, if it is to be joined, ▶ ready
          │ └─ expire, attempts used up ─┐        │
          │                              ▼        │
          └────── redrive ───────────── dead ◀────┴─ reject, attempts or losses used up
@@ -109,6 +110,19 @@ class Parent(NamedTuple):
     by: str = ""
 
 
+class ChildEnd(NamedTuple):
+    """The end of a child: its result, or the error by which it has none."""
+
+    id: str
+    result: bytes = b""
+    error: str = ""
+
+    @property
+    def number(self) -> int:
+        """Number among the children of its parent."""
+        return int(self.id.rpartition(".")[2])
+
+
 #: Place of a job that returns to the front of its group: all others are higher.
 FIRST: Final = 0
 
@@ -130,7 +144,8 @@ class Job:
     are delivered one at a time, in the order of their ``place``. ``result_wanted``: a client waits for the
     result at the broker that took the job in; other brokers keep it for :data:`RESULT_WANTED_FOR`. ``size``:
     bytes of payload and headers. ``story``: fields of its document about where it comes from: whose it
-    is, and its life in other queues. ``parent``: the job that waits for it.
+    is, and its life in other queues. ``parent``: the job that waits for it. ``joined``: the ends of its
+    children, on its second delivery.
 
     ``dedupe`` and ``place`` are known only where the job was pushed, ``tenant`` there and in fair queues; of
     its ``story`` others know only whose it is.
@@ -169,6 +184,7 @@ class Job:
     isolated: bool = False
     story: Mapping[str, Any] | None = None
     parent: Parent | None = None
+    joined: tuple[ChildEnd, ...] | None = None
 
     def __init__(
         self,
@@ -276,6 +292,11 @@ class Job:
         self.dedupe_until = dedupe_until
         self.parent = parent
 
+    def join(self, ends: Iterable[ChildEnd]) -> None:
+        """Set how its children have ended, in their order."""
+        self.joined = tuple(sorted(ends, key=lambda end: end.number))
+        self.size += sum(len(end.result) + len(end.error) for end in self.joined)
+
     def reset(self) -> None:
         """Make a job that is no longer in MongoDB as new, to be pushed again.
 
@@ -338,8 +359,10 @@ class Job:
         self.result_wanted = True
 
     def drop_payload(self) -> None:
-        """Free the payload, which MongoDB has if it is needed again."""
+        """Free the payload, and the results of its children, which MongoDB has if they are needed again."""
         self.payload = b""
+        if self.joined:
+            self.joined = ()
 
     def check_due(self, due: float | None = None) -> None:
         """Raise BadHeaders if it expires before it is due (None: the first time), so that nobody gets it."""

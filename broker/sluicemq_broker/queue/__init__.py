@@ -8,6 +8,7 @@ from sluicemq_broker.queue.ports import OnStored, Pusher
 from sluicemq_broker.queue.queue import Queue
 from sluicemq_broker.queue.result_waiters import Outcome, StoredResult
 from sluicemq_broker.queue.verdict import (
+    FAN_OUT_OPTIONS,
     MOST_CHILDREN,
     MOST_HEADERS,
     PLAIN,

@@ -73,7 +73,7 @@ class Commits:
         return self._core.retry.run(lambda: self._core.store.complete(completed, self._core.clock.now()))
 
     def _end_children(self, completed: list[Completed]) -> dict[str, SluiceError]:
-        """End these and count them at their parents; a parent whose last child has ended is done as well."""
+        """End these and count them at their parents, which end with the last, or are ready once more."""
         with self._one_at_a_time:
             return write_in_portions(self._core, self._portions, completed, _parent, self._end)
 
@@ -83,9 +83,7 @@ class Commits:
             self._core.store, completed, now, lambda name: self._others.open(name).store
         )
         for parent in parents:
-            queue = self._others.open(parent.queue)
-            queue.endings.parent_ended(parent.id, parent.result)
-            queue.groups.freed([parent.group] if parent.group else [])
+            self._others.open(parent.queue).parent_ended(parent)
         return problems
 
 

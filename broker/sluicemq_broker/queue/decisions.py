@@ -48,10 +48,14 @@ class PassOn(NamedTuple):
 
 
 class AwaitChildren(NamedTuple):
-    """The job waits for these children, and has this result when they are done."""
+    """The job waits for these children, and has this result when they are done.
+
+    ``join``: it is delivered once more then, with their results.
+    """
 
     children: tuple[Onward, ...]
     result: bytes
+    join: bool = False
 
     @property
     def size(self) -> int:
@@ -122,7 +126,7 @@ def on_verdict(verdict: Verdict, job: Job, worker: str, backoff: Backoff, now: f
         case wire.FORWARD:
             return PassOn(verdict.onward[0])
         case wire.FAN_OUT:
-            return AwaitChildren(verdict.onward, _result(verdict, job, now))
+            return AwaitChildren(verdict.onward, _result(verdict, job, now), verdict.join)
         case wire.RELEASE:
             return _released(verdict, job, worker, now)
     dead = verdict.kind == wire.REJECT or job.spent

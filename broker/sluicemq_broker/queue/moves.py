@@ -15,6 +15,7 @@ from sluicemq.protocol.errors import BadFramesError, BadHeadersError, SluiceErro
 from sluicemq.protocol.options import MOVE_OPTIONS
 from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.rules import LONGEST_ID
+from sluicemq_broker.config import MAX_JOB_BYTES
 from sluicemq_broker.job import RESULT_WANTED_FOR, Job, Parent
 from sluicemq_broker.queue.core import QueueCore
 from sluicemq_broker.queue.decisions import AwaitChildren, PassOn, Settled
@@ -40,6 +41,8 @@ _MOST_QUEUES: Final = 100
 #: Bytes that the children of one fan-out inherit, at most: the cache of a small MongoDB takes no transaction
 #: of 100 MB.
 _MOST_INHERITED: Final = 64 * 2**20
+#: Bytes that all children of one parent return to it, at most: its worker gets them in one message.
+_MOST_RETURNED: Final = 2**20
 
 Moving = TypeVar("Moving", PassOn, AwaitChildren)
 #: New jobs by the queue into which they go.
@@ -148,7 +151,7 @@ class FanOuts(Moves[AwaitChildren]):
         return weigh(len(children), size, CHILDREN, _BYTES)
 
     def _prepare(self, settled: Settled[AwaitChildren], now: float) -> PreparedMove:  # noqa: ARG002 - times are those of the statement
-        job, (onwards, result) = settled.delivery.job, settled.decision
+        job, (onwards, result, join) = settled.delivery.job, settled.decision
         _check(job, onwards)
         parent = Parent(self._core.name, job.id, job.seq, job.under)
         new: NewJobs = defaultdict(list)
@@ -161,7 +164,8 @@ class FanOuts(Moves[AwaitChildren]):
             child.set_parent(parent)
             new[queue].append(child)
             children.append(Child(queue.store, child, inherits=onward.payload is None))
-        return PreparedMove(FanOutEntry(job, tuple(children), result), new)
+        room = max(0, min(_MOST_RETURNED, MAX_JOB_BYTES - job.size)) if join else None
+        return PreparedMove(FanOutEntry(job, tuple(children), result, room), new)
 
     def _statement(self, moves: Sequence[PreparedMove]) -> dict[str, SluiceError]:
         return fan_out(self._core.store, [move.entry for move in moves], self._core.clock.now())

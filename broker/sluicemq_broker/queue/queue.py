@@ -37,6 +37,7 @@ from sluicemq_broker.queue.worker import Worker
 from sluicemq_broker.runtime import Alarm, Count, QueueCounters
 from sluicemq_broker.store import (
     Documents,
+    EndedParent,
     LimitStore,
     QueueDefaults,
     QueueStore,
@@ -163,6 +164,16 @@ class Queue:
         """Another broker has fewer jobs running: jobs that the limits hold back here may begin."""
         self.scheduler.on_freed()
         self.dispatch()
+
+    def parent_ended(self, parent: EndedParent) -> None:
+        """The last child of a job has ended: the job is done, or ready once more."""
+        self.groups.freed([parent.group] if parent.group else [])
+        if not parent.joins:
+            self.endings.parent_ended(parent.id, parent.result)
+            return
+        self.counters.add(Count.JOINED, 1)
+        self.events.emit(Count.JOINED, self.clock.now(), [{"job": parent.id}])
+        self.jobs_ready(1, parent.priority)
 
     def jobs_due(self, times: Iterable[float]) -> None:
         """Jobs become ready at these times of the server's clock."""

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from sluicemq.protocol import job_headers, wire
 from sluicemq.protocol.errors import BadFramesError, SluiceError, UnavailableError
 from sluicemq_broker.queue.ports import Durable
-from sluicemq_broker.runtime import shielded
+from sluicemq_broker.runtime import FLAG, shielded
 from sluicemq_broker.security import Caller
 
 #: Children of one FANOUT at most, and bytes of all their headers that came as frames.
@@ -40,7 +40,8 @@ class Onward(NamedTuple):
 class Verdict(NamedTuple):
     """A worker's verdict on one delivery; ``detail`` is the result (bytes) or the reason (text).
 
-    ``onward`` is where a FORWARD goes, or the children of a FANOUT.
+    ``onward`` is where a FORWARD goes, or the children of a FANOUT; ``join``: the job is delivered once more
+    when these have ended.
     """
 
     receipt: bytes
@@ -48,11 +49,16 @@ class Verdict(NamedTuple):
     detail: bytes | str = b""
     delay: float | None = None
     onward: tuple[Onward, ...] = ()
+    join: bool = False
 
     @property
     def size(self) -> int:
         """Bytes that it holds until it is written."""
         return len(self.detail) + sum([each.size for each in self.onward])
+
+
+#: Options of a FANOUT.
+FAN_OUT_OPTIONS: Final = {"join": FLAG}
 
 
 class Settlement:

@@ -32,6 +32,7 @@ class Count(Metric):
     COMMITTED = "committed", "jobs done", "jobs", _BY_QUEUE
     FORWARDED = "forwarded", "jobs that their workers forwarded to another queue", "jobs", _BY_QUEUE
     FANNED_OUT = "fanned_out", "jobs that wait for children pushed by their workers", "jobs", _BY_QUEUE
+    JOINED = "joined", "jobs ready once more, as their children have ended", "jobs", _BY_QUEUE
     CHILDREN = "children", "children pushed by workers of other jobs", "jobs", _BY_QUEUE
     UNCOMMITTED = "uncommitted", "commits not written, or without an answer", "jobs", _BY_QUEUE
     ROLLED_BACK = "rolled_back", "jobs given back as failed", "jobs", _BY_QUEUE

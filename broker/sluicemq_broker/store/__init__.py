@@ -83,6 +83,7 @@ from sluicemq_broker.store.jobs.missing_children import (
 from sluicemq_broker.store.jobs.orders import ORDERS, is_another_order, order_of
 from sluicemq_broker.store.jobs.outbox import OutboxStore, Post
 from sluicemq_broker.store.jobs.outcomes import Completed, Found, Progressed, RolledBack
+from sluicemq_broker.store.jobs.parents import EndedParent
 from sluicemq_broker.store.jobs.portions import Portions
 from sluicemq_broker.store.jobs.priority_order import PriorityOrder, StagedByPriority
 from sluicemq_broker.store.jobs.queue_store import QueueStore

@@ -27,7 +27,7 @@ From the client::
                                                            header reply = "result"; TIMEOUT if it has
                                                            not ended ``wait`` seconds from now; DEAD,
                                                            EXPIRED, NOT_FOUND, UNCERTAIN
-    SETTLE  [n, [[receipt, verdict, detail|nil, delay|nil, onward?], ...]]
+    SETTLE  [n, [[receipt, verdict, detail|nil, delay|nil, onward?, options?], ...]]
                                                         -> [[position, code, text], ...]  refused ones
     EXTEND  [n, [receipt, ...], seconds]                -> [[position, code, text], ...]  refused ones
     PROGRESS [n, [[receipt, done, total|nil, note|nil], ...]]
@@ -156,7 +156,8 @@ Verdicts:
   nil: unchanged. Headers are those of a push, without ``id``, ``dedupe_id``, ``dedupe_window``, ``reply``.
 * ``FANOUT``: the job waits until its children are done, and has this result then. Detail: the result, bin;
   onward: ``[[queue, payload|nil, headers|nil], ...]``, up to 1,000 new jobs, whose ids are the job's id with
-  ``.1``, ``.2`` and so on.
+  ``.1``, ``.2`` and so on. Options: a map; with ``join: true`` the job is delivered once more instead, with a
+  tenth element in its row of DELIVER: ``[[id, result|nil, error|nil], ...]``, how each child has ended.
 
 A side that is silent for ``silence`` seconds (HELLO's answer) counts as gone. A side with nothing to send
 sends PING every ``heartbeat`` seconds, the broker too. A client does not answer the broker's PING: its next
@@ -399,10 +400,13 @@ def verdict_row(
     detail: bytes | str | None,
     delay: float | None,
     onward: list[Any] | None = None,
+    options: dict[str, Any] | None = None,
 ) -> list[Any]:
     """Return one verdict of a SETTLE; a reason is cut to what a job's history keeps."""
     row = [receipt, verb, detail[:MOST_REASON] if isinstance(detail, str) else detail, delay]
-    return row if onward is None else [*row, onward]
+    if onward is None:
+        return row
+    return [*row, onward, options] if options else [*row, onward]
 
 
 def _body(frames: list[bytes]) -> bytes:

@@ -37,7 +37,7 @@ EXTEND_TIMEOUT = 30.0
 class JobVerdict(NamedTuple):
     """One verdict on a job, with its result or reason, a delay, and the queue that the job goes on to.
 
-    ``span``: that of its settlement, if the program traces.
+    ``options``: those of a fan-out. ``span``: that of its settlement, if the program traces.
     """
 
     job: Job
@@ -45,6 +45,7 @@ class JobVerdict(NamedTuple):
     detail: bytes | str | None = None
     delay: float | None = None
     onward: list[Any] | None = None
+    options: dict[str, Any] | None = None
     span: Any = None
 
     @property
@@ -506,8 +507,8 @@ class Assignment:
         self._settling += 1
         spans = [(at, verdict.span) for at, verdict in enumerate(batch) if verdict.span is not None]
         rows = [
-            wire.verdict_row(job.receipt, verb, detail, delay, onward)
-            for job, verb, detail, delay, onward, _span in batch
+            wire.verdict_row(job.receipt, verb, detail, delay, onward, options)
+            for job, verb, detail, delay, onward, options, _span in batch
         ]
         self.connection.request(wire.SETTLE, rows, answered=answered)
 

@@ -9,7 +9,8 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.durations import TEN_YEARS
 from sluicemq.protocol.errors import BadFramesError, SluiceError
 from sluicemq.protocol.rules import FARTHEST, LONGEST_ID
-from sluicemq_broker.queue import MOST_CHILDREN, Onward, Verdict
+from sluicemq_broker.queue import FAN_OUT_OPTIONS, MOST_CHILDREN, Onward, Verdict
+from sluicemq_broker.runtime import read_options
 
 Fields = list[Any]
 
@@ -60,7 +61,7 @@ def job_entry(entry: Any) -> tuple[str | None, bytes, dict[str, Any]]:
 def verdict_entry(entry: Any, *, in_full: bool = True) -> Verdict:
     """Return one verdict of a SETTLE; ``in_full``: also where a job goes on to, which may be long."""
     match entry:
-        case [bytes() as receipt, wire.FORWARD | wire.FAN_OUT, _, _, _] if not in_full:
+        case [bytes() as receipt, wire.FORWARD | wire.FAN_OUT, _, _, _, *_] if not in_full:
             return Verdict(receipt, wire.ROLLBACK)
         case [
             bytes() as receipt,
@@ -72,14 +73,22 @@ def verdict_entry(entry: Any, *, in_full: bool = True) -> Verdict:
                 return Verdict(receipt, kind, detail or b"", delay)
         case [bytes() as receipt, wire.FORWARD, None, None, onward]:
             return Verdict(receipt, wire.FORWARD, onward=(_onward(onward),))
-        case [bytes() as receipt, wire.FAN_OUT, (None | bytes()) as result, None, list() as children]:
+        case [bytes() as receipt, wire.FAN_OUT, (None | bytes()) as result, None, list() as children, *more]:
             check_count(children, "a FANOUT", "children", MOST_CHILDREN)
-            return Verdict(receipt, wire.FAN_OUT, result or b"", onward=tuple(map(_onward, children)))
+            onward = tuple(map(_onward, children))
+            return Verdict(receipt, wire.FAN_OUT, result or b"", onward=onward, **_fan_out_options(more))
     raise BadFramesError(
         "a verdict is [receipt, COMMIT|ROLLBACK|REJECT|RELEASE, detail or nil, delay in seconds or nil] "
         "or [receipt, FORWARD, nil, nil, [queue, payload or nil, headers or nil]] "
-        "or [receipt, FANOUT, result or nil, nil, a list of these]"
+        "or [receipt, FANOUT, result or nil, nil, a list of these, options or nil]"
     )
+
+
+def _fan_out_options(rest: Fields) -> dict[str, Any]:
+    options = rest[0] if rest else None
+    if not isinstance(options, dict | None):
+        raise BadFramesError(f"the options of a FANOUT are a map of {', '.join(FAN_OUT_OPTIONS)}")
+    return read_options(options or {}, FAN_OUT_OPTIONS, "a FANOUT")
 
 
 def _onward(entry: Any) -> Onward:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gevent.event import Event
 
 from sluicemq.protocol import wire
 from sluicemq_broker.doors.popped_jobs import push_again
+from sluicemq_broker.job import Job
 from sluicemq_broker.queue import Delivery, Queue, Worker
 from sluicemq_broker.store import by_bytes
 
@@ -51,7 +52,7 @@ class SessionWorker(Worker):
             # The number of a job is the microsecond in which it was accepted.
             jobs = [
                 [delivery.receipt, job.id, job.payload, job.headers, job.attempts, job.priority,
-                 job.seq / 1e6, job.max_attempts, job.visibility_timeout]
+                 job.seq / 1e6, job.max_attempts, job.visibility_timeout, *_children(job)]
                 for delivery in part
                 for job in (delivery.job,)
             ]  # fmt: skip
@@ -102,3 +103,10 @@ class PoppingWorker(SessionWorker):
             self.prefetch = max(0, self.prefetch - len(deliveries))
             super().deliver(deliveries)
         self._sent.set()
+
+
+def _children(job: Job) -> list[list[list[Any]]]:
+    """Return the tenth element of a job that is joined: how each child has ended."""
+    if job.joined is None:
+        return []
+    return [[[end.id, None if end.error else end.result, end.error or None] for end in job.joined]]

@@ -276,6 +276,8 @@ def _revived(now: float, reason: str, more: Mapping[str, Any] = MappingProxyType
         "attempts": 0,
         "errors": with_entry(now, "$attempts", reason),
         "expires_at": {"$cond": [has_ttl, {"$add": [date(now), ttl]}, "$$REMOVE"]},
+        # If all children have ended, it died on its second delivery, and gets that again.
+        "joined": {"$cond": [{"$gt": ["$children.left", 0]}, "$$REMOVE", "$joined"]},
         **more,
     }
     # Its parent, which may have heard of its death, counts it when it is done.

@@ -17,7 +17,9 @@ Each job is one document from its insert to its end::
      pushed_by?,                                       the principal whose job it is: who pushed, forwarded
                                                        or scheduled it
      parent?: {queue, id, seq, by?, told?},            the job that waits for it; told: of its death
-     children?: {total, left, by, queues?},            of a parent; the queues that got its children
+     children?: {total, left, by, queues?, room?},     of a parent; the queues that got its children; room:
+                                                       bytes left for what they return, if it is to be joined
+     joined?: [{id, result} or {id, error}, ...],      of such a parent: its children that have ended
      forwarded_to?,                                    of a trace: the queue that the job moved to
      owner?, reserved_at?, hold?,                      while reserved; hold: while done, too
     slot?: {tenant, n},                               while reserved: its slot of its tenant
@@ -43,7 +45,7 @@ from sluicemq.protocol import job_headers
 from sluicemq.protocol.durations import TEN_YEARS
 from sluicemq.protocol.options import OPTIONS
 from sluicemq.protocol.readable import MOST_REASON
-from sluicemq_broker.job import BOUNDS, KINDS, Backoff, Job, OnExpiry, Parent, State
+from sluicemq_broker.job import BOUNDS, KINDS, Backoff, ChildEnd, Job, OnExpiry, Parent, State
 from sluicemq_broker.store.set_aside import Unreadable
 from sluicemq_broker.store.values import Document, date, seconds
 
@@ -119,7 +121,7 @@ _NOT_READ: Final = frozenset({"_id", "eligible_at", "dedupe_id", "state", "wait"
 #: projection costs the server half as much again for each job.
 HANDED_OUT: Final = dict.fromkeys(
     (
-        *("payload", "seq", "attempts", "losses", "unanswered", "suspect", "parent", "pushed_by"),
+        *("payload", "seq", "attempts", "losses", "unanswered", "suspect", "parent", "pushed_by", "joined"),
         *(field for option in OPTIONS.values() for field in option.stored if field not in _NOT_READ),
     ),
     1,
@@ -176,7 +178,7 @@ def document(job: Job, now: datetime, defaults: QueueDefaults) -> Document:
         stored["headers"] = job.headers
     if job.expires_at is not None:
         stored["expires_at"] = date(job.expires_at)
-    if job.remember is not None or job.result_wanted or job.story or job.parent:
+    if job.remember is not None or job.result_wanted or job.story or job.parent or job.joined:
         stored |= _beside(job)
     if job.dedupe or job.group is not None or job.tenant is not None:
         stored |= _named(job, fair=defaults.fair)
@@ -196,6 +198,8 @@ def _beside(job: Job) -> Document:
     fields = dict(job.story or {})
     if job.parent:
         fields["parent"] = job.parent._asdict()
+    if job.joined:  # popped, and pushed again
+        fields["joined"] = [stored_end(end) for end in job.joined]
     if job.remember is not None:
         fields["remember"] = job.remember
     return {**fields, "asked": True} if job.result_wanted else fields
@@ -289,7 +293,23 @@ def _special(stored: Document, payload: bytes, defaults: QueueDefaults) -> Job:
             dedupe_until=0.0 if until is None else seconds(until),
             parent=parent_of(stored),
         )
+    if "joined" in stored:
+        loaded.join(map(_end_of_child, stored["joined"]))
     return loaded
+
+
+def stored_end(end: ChildEnd) -> Document:
+    """Return what a parent notes of a child that has ended."""
+    return {"id": end.id, "error": end.error} if end.error else {"id": end.id, "result": end.result}
+
+
+def _end_of_child(stored: Any) -> ChildEnd:
+    match stored:
+        case {"id": str() as job_id, "result": bytes() as result}:
+            return ChildEnd(job_id, result)
+        case {"id": str() as job_id, "error": str() as error}:
+            return ChildEnd(job_id, error=error)
+    raise Unreadable("what it notes of its children is not readable")
 
 
 #: Fields for :meth:`Job.restore_rare`.

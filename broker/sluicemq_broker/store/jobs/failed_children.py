@@ -21,6 +21,7 @@ from sluicemq_broker.store.errors import Refused, translated
 from sluicemq_broker.store.jobs.documents import parent_of, queue_of
 from sluicemq_broker.store.jobs.index_models import ENDED_INDEX
 from sluicemq_broker.store.jobs.outcomes import death, last_reason
+from sluicemq_broker.store.jobs.parents import is_parent
 from sluicemq_broker.store.jobs.portions import Portions
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.jobs.transactions import check_statements, require_all, transact
@@ -73,11 +74,6 @@ def waits_for_children(parent: Parent) -> Document:
     """Return the filter for a parent while it waits for these children, and no later ones."""
     by = {"children.by": parent.by} if parent.by else {}
     return {"_id": parent.id, "seq": parent.seq, "state": State.WAITING, **by}
-
-
-def is_parent(stored: Document, parent: Parent) -> bool:
-    """Return True if the document is this parent: no later job of its id, nor one with later children."""
-    return stored.get("seq") == parent.seq and parent.by in ("", stored.get("children", {}).get("by"))
 
 
 # ---------------------------------------------------------------------- dead letters

@@ -110,7 +110,7 @@ class _Forwards(Move[ForwardEntry]):
         reserved = all_reserved_as([each.job for each in verdicts])
         found = {
             document["_id"]: document
-            for document in self._source.jobs.find(reserved, hint=BY_ID, session=session)
+            for document in self._source.jobs.find(reserved, {"joined": 0}, hint=BY_ID, session=session)
         }
         require_all(len(found), len(verdicts))
         for verdict in verdicts:

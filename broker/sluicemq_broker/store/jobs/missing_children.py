@@ -34,9 +34,9 @@ from sluicemq_broker.store.jobs.documents import (
     parent_of,
     queue_of,
 )
-from sluicemq_broker.store.jobs.failed_children import is_parent
 from sluicemq_broker.store.jobs.index_models import IN_LINE, LINE_INDEX
 from sluicemq_broker.store.jobs.indexes import has_lines
+from sluicemq_broker.store.jobs.parents import is_parent
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.jobs.transactions import transact
 from sluicemq_broker.store.values import BY_ID, Document, Jobs

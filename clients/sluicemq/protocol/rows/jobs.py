@@ -33,6 +33,15 @@ class ChildrenRow(Row, frozen=True, kw_only=True):
     left: int
     by: Any = None
     queues: tuple[str, ...] = ()
+    room: int | None = None
+
+
+class JoinedRow(Row, frozen=True, kw_only=True):
+    """A child that has ended, as a job notes it that joins its children."""
+
+    id: str
+    result: bytes | None = None
+    error: str | None = None
 
 
 class ParentRow(Row, frozen=True, kw_only=True):
@@ -102,6 +111,7 @@ class JobRow(Row, frozen=True, kw_only=True):
     wait: dict[str, Any] | None = None
     parent: ParentRow | None = None
     children: ChildrenRow | None = None
+    joined: tuple[JoinedRow, ...] | None = None
     passed: tuple[PassedRow, ...] | None = None
     forwarded_to: str | None = None
     unreadable: str | None = None
