@@ -18,7 +18,7 @@ from sluicemq.protocol.rows import DeviceRow, QueueRow, from_document
 from sluicemq_broker.admin import Figures
 from sluicemq_broker.http import metrics
 from sluicemq_broker.http.exposition import form_for, written
-from sluicemq_broker.http.metrics import MOST_QUEUES, OTHERS, name_of
+from sluicemq_broker.http.metrics import MOST_QUEUES, OTHERS, Detail, name_of
 from sluicemq_broker.parts import kept as kept_part
 from sluicemq_broker.parts.streams import part as streams_part
 from sluicemq_broker.runtime import Count, Counters, Gauge, Histogram, LabelledGauge, QueueCounters, Timing
@@ -287,6 +287,38 @@ def test_the_sum_over_all_queues_is_that_of_the_broker(everything: Scrape) -> No
     pushed = everything.families["sluicemq_jobs_pushed"].samples
     assert sum(each.value for each in pushed) == 4
     assert {each.labels["queue"] for each in pushed} == {"queue-0", "queue-1", "queue-2", OTHERS}
+
+
+@pytest.mark.parametrize(
+    ("detail", "names", "histograms"),
+    [("broker", set(), 0), ("queues", {"mail"}, 0), ("histograms", {"mail"}, 50)],
+)
+def test_the_setting_leaves_out_what_is_split_by_queue_and_no_sum(
+    detail: str, names: set[str], histograms: int
+) -> None:
+    # Given: 60 queues with a duration
+    counters = Counters()
+    for number in range(60):
+        QueueCounters(counters, queue=f"queue-{number}").took(Timing.TIME_AT_WORKER, [0.1])
+    figures = Everything(queues=1, prefix="mail")
+    figures.names = ["mail"]
+    figures.timings = lambda: {  # type: ignore[method-assign]
+        Timing.TIME_AT_WORKER: {
+            name: each[Timing.TIME_AT_WORKER] for name, each in counters.timings_by_queue.items()
+        }
+    }
+    # When
+    families = {
+        each.name: each for each in metrics.BrokerCollector(figures, lambda: Detail(detail)).collect()
+    }
+    # Then
+    pushed = families["sluicemq_jobs_pushed"].samples
+    assert {each.labels["queue"] for each in pushed} == names | {OTHERS}
+    assert sum(each.value for each in pushed) == 2
+    timed = families["sluicemq_job_time_at_worker_seconds"].samples
+    counts = {each.labels["queue"]: each.value for each in timed if each.name.endswith("_count")}
+    assert len(counts) == histograms + 1
+    assert sum(counts.values()) == 60
 
 
 def test_there_are_no_more_series_than_for_so_many_queues() -> None:

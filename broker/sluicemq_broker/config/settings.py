@@ -147,6 +147,12 @@ class BrokerSettings:
         "bytes of MongoDB's disk that stay free: with less, streams without a bound take no more messages",
     )
     stop_timeout: float = live(30.0, rules.seconds(), "seconds a stop waits for running jobs")
+    metrics_detail: str = live(
+        "histograms",
+        rules.one_of("broker", "queues", "histograms"),
+        "what /metrics splits: nothing by queue or stream (broker), counts and gauges by queue (queues), the "
+        "durations of 50 queues, too (histograms)",
+    )
     history: bool = flag("keep what is counted in each minute, hour and day, in MongoDB", default=True)
     history_retention: float = live(
         400 * 86_400.0, rules.seconds(above=0), "seconds for which hours and days of it are kept"

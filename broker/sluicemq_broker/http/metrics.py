@@ -2,13 +2,16 @@
 
 Names follow Prometheus' conventions: ``sluicemq_``, the figure, its base unit, ``_total`` for counters. The
 label ``queue`` has :data:`MOST_QUEUES` values at most; counts of other queues, and of none, are under
-``queue="*"``, so that the sum over all queues is the broker's count.
+``queue="*"``, so that the sum over all queues is the broker's count. A histogram of a queue has 60 lines in a
+scrape, so :data:`MOST_TIMED` queues have their own. The setting ``metrics_detail`` leaves out more.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from itertools import islice
 from typing import Any, Final
 
 import falcon
@@ -38,6 +41,8 @@ from sluicemq_devices.hub import DeviceCount, Metric, Mishap, let_others_run
 
 #: Queues with figures of their own.
 MOST_QUEUES: Final = 1000
+#: Queues with histograms of their own.
+MOST_TIMED: Final = 50
 #: The label of all other queues.
 OTHERS: Final = "*"
 #: Seconds for which one answer serves all scrapes; more if scrapes would take a larger share of the CPU time,
@@ -60,12 +65,29 @@ _OF_NO_JOB: Final = {Timing.STATEMENT: "mongodb_statement", Timing.HUB_DELAY: st
 _STATES: Final = frozenset(SHOWN_STATES)
 
 
-class Metrics:
-    """The resource ``/metrics``. ``now``: monotonic seconds."""
+class Detail(StrEnum):
+    """What is split by queue and stream: nothing; counts and gauges; the durations of jobs, too."""
 
-    def __init__(self, figures: Figures, now: Callable[[], float] = time.monotonic) -> None:
+    BROKER = "broker"
+    QUEUES = "queues"
+    HISTOGRAMS = "histograms"
+
+
+def _all_details() -> Detail:
+    return Detail.HISTOGRAMS
+
+
+class Metrics:
+    """The resource ``/metrics``. ``detail()``: the setting now. ``now``: monotonic seconds."""
+
+    def __init__(
+        self,
+        figures: Figures,
+        detail: Callable[[], Detail] = _all_details,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(BrokerCollector(figures))
+        self._registry.register(BrokerCollector(figures, detail))
         ProcessCollector(registry=self._registry)
         self._now = now
         self._latest: dict[_Asked, tuple[float, bytes]] = {}  # with the time until which each is served
@@ -136,20 +158,23 @@ def name_of(figure: Metric) -> str:
 class BrokerCollector(Collector):
     """Yields family after family; after some of them the hub has a turn."""
 
-    def __init__(self, figures: Figures) -> None:
+    def __init__(self, figures: Figures, detail: Callable[[], Detail] = _all_details) -> None:
         self._figures = figures
+        self._detail = detail
 
     def collect(self) -> Iterator[Family]:
         """Yield every family; after some of them the hub has a turn."""
-        figures, rendered = self._figures, 0
+        figures, detail, rendered = self._figures, self._detail(), 0
+        named = 0 if detail is Detail.BROKER else MOST_QUEUES
+        timed = MOST_TIMED if detail is Detail.HISTOGRAMS else 0
         yield InfoMetricFamily(f"{_PREFIX}broker", "the broker's version", {"version": __version__})
         for families in (
-            _counted(figures.counters(), figures.counters_by()),
-            _timed(figures.timings()),
+            _counted(figures.counters(), figures.counters_by(), named),
+            _timed(figures.timings(), timed),
             _gauges(figures.gauges()),
-            _queues(figures.queues()),
+            _queues(figures.queues(), named),
             _devices(figures.devices()),
-            (_gauge(*each) for each in figures.labelled()),
+            (_gauge(*each) for each in figures.labelled() if named),
         ):
             for family in families:
                 yield family
@@ -160,7 +185,7 @@ class BrokerCollector(Collector):
 
 
 def _counted(
-    whole: dict[str, int], parts: dict[str, list[tuple[str, Mapping[str, int]]]]
+    whole: dict[str, int], parts: dict[str, list[tuple[str, Mapping[str, int]]]], most: int
 ) -> Iterator[Family]:
     for figure in (*Count, *Mishap):
         total = whole.get(figure, 0)
@@ -172,7 +197,7 @@ def _counted(
         family = CounterMetricFamily(name_of(figure), figure.text, labels=figure.labels)
         (label,) = figure.labels
         sample = f"{family.name}_total"
-        for name, values in parts.get(label, [])[:MOST_QUEUES]:
+        for name, values in parts.get(label, [])[:most]:
             # Also a count of 0: a series that begins with its first event shows no increase.
             count = values.get(figure, 0)
             family.samples.append(Sample(sample, {label: name}, _in_base_units(figure, count)))
@@ -185,12 +210,25 @@ def _in_base_units(figure: Metric, value: float) -> float:
     return value / 1000 if figure.unit == "ms" else value
 
 
-def _timed(timings: dict[Timing, dict[str, Histogram]]) -> Iterator[Family]:
+def _timed(timings: dict[Timing, dict[str, Histogram]], most: int) -> Iterator[Family]:
     for timing, histograms in timings.items():
         family = HistogramMetricFamily(name_of(timing), timing.text, labels=timing.labels, unit="seconds")
-        for label, histogram in histograms.items():
+        shown = _first(histograms, most) if timing.labels == ("queue",) else histograms
+        for label, histogram in shown.items():
             family.add_metric([label] if timing.labels else [], list(_buckets(histogram)), histogram.sum)
         yield family
+
+
+def _first(histograms: dict[str, Histogram], most: int) -> dict[str, Histogram]:
+    """Return the first histograms, and the sum of the others."""
+    shown = dict(islice(((name, each) for name, each in histograms.items() if name != OTHERS), most))
+    others = [each for name, each in histograms.items() if name not in shown]
+    if others:
+        rest = Histogram()
+        rest.counts = [sum(counts) for counts in zip(*(each.counts for each in others), strict=True)]
+        rest.sum = sum(each.sum for each in others)
+        shown[OTHERS] = rest
+    return shown
 
 
 def _buckets(histogram: Histogram) -> Iterator[tuple[str, float]]:
@@ -216,12 +254,10 @@ MORE: Final[dict[str, tuple[str, Any]]] = {
 }
 
 
-def _queues(rows: list[QueueRow]) -> Iterator[Family]:
-    shown = rows[:MOST_QUEUES]
+def _queues(rows: list[QueueRow], most: int) -> Iterator[Family]:
+    shown = rows[:most]
     jobs = [((row.name, state), getattr(row, state)) for row in shown for state in SHOWN_STATES]
-    jobs += [
-        ((OTHERS, state), sum(getattr(row, state) for row in rows[MOST_QUEUES:])) for state in SHOWN_STATES
-    ]
+    jobs += [((OTHERS, state), sum(getattr(row, state) for row in rows[most:])) for state in SHOWN_STATES]
     yield _gauge("queue_jobs", "jobs in MongoDB by state", ("queue", "state"), jobs)
     for figure in (each for each in Gauge if each.labels and each not in _STATES):
         values = [((row.name,), getattr(row, figure) or 0) for row in shown]

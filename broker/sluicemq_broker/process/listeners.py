@@ -199,7 +199,7 @@ class Listeners:
             *(foundation.store, foundation.turns, self._labelled, lambda: tls.left),
         )
         connections = http.limited_connections(foundation.counters, outgoing)
-        metrics = http.Metrics(figures)
+        metrics = http.Metrics(figures, lambda: http.Detail(core.jobs.queues.config.broker.metrics_detail))
         site = http.Site(
             foundation.settings,
             foundation.counters,
