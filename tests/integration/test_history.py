@@ -10,10 +10,10 @@ from pymongo.database import Database
 
 from sluicemq.protocol.errors import BadFramesError, UnavailableError
 from sluicemq_broker.config import Config
-from sluicemq_broker.history import History
+from sluicemq_broker.history import History, Series
 from sluicemq_broker.history.history import ALL, FLUSH
 from sluicemq_broker.queues import Census, Queues
-from sluicemq_broker.runtime import Count
+from sluicemq_broker.runtime import Count, Timing
 from sluicemq_broker.store import HistoryStore, HistorySubject, MinuteCounts, day_of
 from sluicemq_broker.store.admin.history import DAYS_KEPT, MINUTES_KEPT
 from support.broker_under_test import BrokerUnderTest
@@ -194,6 +194,37 @@ def test_a_queue_that_is_made_again_counts_on(rig: HistoryRig) -> None:
     rig.count(times=2)
     rig.later(FLUSH)
     assert rig.total() == {"pushed": 7}
+
+
+def test_percentiles_are_those_of_all_brokers_and_of_each_minute(documents: Database[dict[str, Any]]) -> None:
+    # Given: one broker has quick jobs, the other a slow one
+    quick, slow = HistoryRig(documents), HistoryRig(documents, "other")
+    quick.mail.counters.took(Timing.TIME_IN_QUEUE, [0.004] * 90)
+    slow.mail.counters.took(Timing.TIME_IN_QUEUE, [20.0] * 10)
+    # When
+    for rig in (quick, slow):
+        rig.later(FLUSH)
+    # Then
+    for kind, name in (("queue", "mail"), ("broker", ALL)):
+        latency = Series(quick.history).of(kind, name, "hour", quick.clock.time).latency
+        median, last = (latency[f"time_in_queue_{each}"] for each in ("p50", "p95"))
+        assert 0.0025 < (median[-1] or 0) < 0.005
+        assert 10 < (last[-1] or 0) < 30
+        assert not any(median[:-1])
+        assert not any(latency["time_at_worker_p99"])
+    # And they are no counters
+    assert quick.total() == {"waited": 200_360}
+
+
+def test_a_queue_that_is_made_again_has_no_duration_twice(rig: HistoryRig) -> None:
+    for _ in range(2):
+        rig.mail.counters.took(Timing.TIME_IN_QUEUE, [0.004])
+        rig.later(FLUSH)
+        rig.queues._open.clear()
+        rig.later(FLUSH)
+        rig.mail = rig.queues.open("mail")
+    (day,) = rig.history.where("queue", "mail").days(MAIL, DAY, DAY).values()
+    assert day["q3"] == 2
 
 
 def test_the_largest_backlog_of_each_minute_is_kept(store: HistoryStore) -> None:

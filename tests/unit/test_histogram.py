@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from sluicemq_broker.runtime import BOUNDS, Count, Counters, Histogram, QueueCounters, Timing
+from sluicemq_broker.runtime import BOUNDS, Count, Counters, Histogram, QueueCounters, Timing, percentile
 
 
 def test_a_duration_is_counted_within_the_first_bound_that_it_does_not_pass() -> None:
@@ -56,3 +56,13 @@ def test_nothing_is_counted_of_an_empty_batch() -> None:
     counters = Counters()
     counters.took(Timing.TIME_IN_QUEUE, [])
     assert sum(counters.timings_of("mail")[Timing.TIME_IN_QUEUE].counts) == 0
+
+
+def test_a_percentile_lies_within_the_bound_of_its_duration() -> None:
+    histogram = Histogram()
+    histogram.observe(0.004, 90)
+    histogram.observe(0.4, 9)
+    histogram.observe(1e6)
+    found = [percentile(histogram.counts, share) for share in (0.5, 0.95, 0.999)]
+    assert found == [pytest.approx(0.0039, abs=0.0003), pytest.approx(0.389, abs=0.01), BOUNDS[-1]]
+    assert percentile(Histogram().counts, 0.5) is None

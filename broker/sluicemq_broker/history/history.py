@@ -19,9 +19,9 @@ from sluicemq.protocol.rows import HistoryRow, PointRow
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import State
 from sluicemq_broker.queues import Census, Queues
-from sluicemq_broker.runtime import Subjects
+from sluicemq_broker.runtime import BOUNDS, Subjects, Timing
 from sluicemq_broker.store import Documents, HistoryStore, HistorySubject, MinuteCounts, day_of
-from sluicemq_devices.hub import let_others_run
+from sluicemq_devices.hub import in_pieces, let_others_run
 
 #: Seconds between two writes.
 FLUSH: Final = 10.0
@@ -35,6 +35,15 @@ ALL: Final = "*"
 QUEUE: Final = "queue"
 BROKER: Final = "broker"
 SPANS: Final = ("minute", "hour", "day", "month")
+
+#: Histograms that are kept for each minute, and the letter of their counts: ``q7`` counts the durations up to
+#: ``BOUNDS[7]``. A minute of a queue has about ten of them, so their names are short.
+LATENCIES: Final = {Timing.TIME_IN_QUEUE: "q", Timing.TIME_AT_WORKER: "w"}
+_LATENCY_COUNTS: Final = {
+    timing: tuple(f"{letter}{bound}" for bound in range(len(BOUNDS) + 1))
+    for timing, letter in LATENCIES.items()
+}
+_HIDDEN: Final = frozenset(name for names in _LATENCY_COUNTS.values() for name in names)
 
 _Where = tuple[str, HistorySubject]  # name of the database, and subject
 
@@ -67,6 +76,7 @@ class History:
         self._writer = secrets.token_hex(4)
         self._number = 0
         self._known: dict[_Where, Counter[str]] = {}
+        self._timed: dict[str, Counter[str]] = {}  # by queue; as many as have histograms
         self._waiting: dict[tuple[_Where, int], tuple[Counter[str], dict[str, int]]] = {}
         #: By database: what was sent under the number and has no answer yet.
         self._sent: dict[str, list[MinuteCounts]] = {}
@@ -120,18 +130,37 @@ class History:
         there: set[_Where] = set()
         ready = self._census.ready()
         everywhere = sum(ready.values())
+        timed = self._newly_timed()
         for where, values in self._counted():
             there.add(where)
             added = _risen(self._known.get(where, Counter()), values)
             kind, name = where[1]
+            times = timed.get(name if kind == QUEUE else ALL) if kind in (QUEUE, BROKER) else None
             backlog = everywhere if name == ALL else ready.get(name, 0) if kind == QUEUE else 0
             most = {State.READY.value: backlog} if backlog else {}
             if added:
                 self._known[where] = Counter(values)
-            if added or most:
-                self._note(where, minute, added, most)
+            if added or most or times:
+                self._note(where, minute, added + (times or Counter()), most)
         self._known = {where: each for where, each in self._known.items() if where in there}
         self._ahead = {where: day for where, day in self._ahead.items() if where in there}
+
+    def _newly_timed(self) -> dict[str, Counter[str]]:
+        """Return by queue how many durations came since the last call, by bound; under :data:`ALL` all."""
+        found: dict[str, Counter[str]] = {ALL: Counter()}
+        for queue, histograms in in_pieces(list(self._counters.timings_by_queue.items())):
+            counts = {
+                name: count
+                for timing, names in _LATENCY_COUNTS.items()
+                for name, count in zip(names, histograms[timing].counts, strict=True)
+                if count
+            }
+            risen = _risen(self._timed.get(queue, Counter()), counts)
+            if risen:
+                self._timed[queue] = Counter(counts)
+                found[ALL] += risen
+                found.setdefault(queue, risen)
+        return found
 
     def _note(self, where: _Where, minute: int, added: Counter[str], most: Mapping[str, int]) -> None:
         # Minutes of all subjects that wait while MongoDB is away; further counts are added to the last
@@ -209,9 +238,9 @@ class History:
             span=span,
             since=_seconds(first),
             until=min(_seconds(last) + _DAY, self._clock.now()),
-            total=_sum(points.values()),
+            total=_shown(_sum(points.values())),
             points=tuple(
-                PointRow(at=_seconds(at), counted=counted) for at, counted in sorted(points.items())
+                PointRow(at=_seconds(at), counted=_shown(counted)) for at, counted in sorted(points.items())
             ),
         )
 
@@ -236,6 +265,15 @@ def _risen(before: Counter[str], values: Mapping[str, int]) -> Counter[str]:
     if any(values.get(name, 0) < count for name, count in before.items()):
         before = Counter()
     return Counter({name: count - before[name] for name, count in values.items() if count > before[name]})
+
+
+def latency_counts(timing: Timing, counted: Mapping[str, int]) -> list[int]:
+    """Return how many durations of a minute, or of more, came into each bound."""
+    return [counted.get(name, 0) for name in _LATENCY_COUNTS[timing]]
+
+
+def _shown(counted: Mapping[str, int]) -> dict[str, int]:
+    return {name: count for name, count in counted.items() if name not in _HIDDEN}
 
 
 def _sum(points: Any) -> dict[str, int]:

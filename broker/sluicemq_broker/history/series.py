@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 
 from sluicemq.protocol.errors import BadFramesError
 from sluicemq.protocol.rows import RecentRow, SeriesRow
-from sluicemq_broker.history.history import BROKER, QUEUE, History
+from sluicemq_broker.history.history import BROKER, LATENCIES, QUEUE, History, latency_counts
 from sluicemq_broker.job import State
-from sluicemq_broker.runtime import Count
+from sluicemq_broker.runtime import Count, Timing, percentile
 from sluicemq_broker.store import HistorySubject, day_of, seconds
 
 #: The curves: sums of each step; of ``ready`` the highest value.
@@ -21,6 +21,8 @@ CURVES: Final = (
     *(Count.PUSHED, Count.DELIVERED, Count.COMMITTED, Count.ROLLED_BACK, Count.REJECTED, Count.DEAD),
     *(Count.FORWARDED, Count.EXPIRED, Count.WAITED, Count.WORKED, State.READY),
 )
+#: The percentiles of durations, by the ends of their curves' names.
+PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 #: The small curves beside a name.
 _SMALL: Final = (Count.PUSHED, Count.COMMITTED)
 _MINUTES: Final = 60
@@ -57,7 +59,12 @@ class Series:
         else:
             counted = store.minutes_of([subject], day_of(since), since, now).get(name, {})
         curves = {str(each): tuple(_curve(each, counted, since, steps, step)) for each in CURVES}
-        return SeriesRow(since=since, step=step, curves=curves)
+        latency = {
+            f"{timing}_{name}": curve
+            for timing in LATENCIES
+            for name, curve in _percentiles(timing, counted, since, steps, step).items()
+        }
+        return SeriesRow(since=since, step=step, curves=curves, latency=latency)
 
     def recent(self, names: Sequence[str], now: float) -> RecentRow:
         """Return the small curves of these queues, over the last hour."""
@@ -83,6 +90,26 @@ def _curve(
         if 0 <= place < steps:
             points[place] = max(points[place], count) if name == State.READY else points[place] + count
     return points
+
+
+def _percentiles(
+    timing: Timing, counted: Mapping[datetime, Mapping[str, int]], since: int, steps: int, step: int
+) -> dict[str, tuple[float | None, ...]]:
+    """Return the curves of one histogram: seconds, None where nothing was counted."""
+    sums: list[list[int] | None] = [None] * steps
+    for at, counts in counted.items():
+        place, found = (int(seconds(at)) - since) // step, latency_counts(timing, counts)
+        if 0 <= place < steps and any(found):
+            before = sums[place]
+            sums[place] = found if before is None else [a + b for a, b in zip(before, found, strict=True)]
+    return {
+        name: tuple(_rounded(percentile(each or (), share)) for each in sums)
+        for name, share in PERCENTILES.items()
+    }
+
+
+def _rounded(duration: float | None) -> float | None:
+    return None if duration is None else round(duration, 6)
 
 
 def _values(name: str, counted: Mapping[datetime, Mapping[str, int]]) -> Iterable[tuple[int, int]]:

@@ -7,7 +7,7 @@ from sluicemq_broker.runtime.budget import Budget
 from sluicemq_broker.runtime.counters import Counters, PartCounters, QueueCounters
 from sluicemq_broker.runtime.counts import BALANCES, Count, Gauge, Timing
 from sluicemq_broker.runtime.events import Events
-from sluicemq_broker.runtime.histogram import BOUNDS, Histogram
+from sluicemq_broker.runtime.histogram import BOUNDS, Histogram, percentile
 from sluicemq_broker.runtime.json_values import read_json
 from sluicemq_broker.runtime.labelled import (
     ALL,

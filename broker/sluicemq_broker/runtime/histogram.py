@@ -40,3 +40,18 @@ class Histogram:
             return
         for duration in durations:
             self.counts[bisect_left(BOUNDS, duration)] += 1
+
+
+def percentile(counts: Sequence[int], share: float) -> float | None:
+    """Return the duration that this share of the counted ones does not exceed; None: nothing was counted.
+
+    ``counts``: as in :class:`Histogram`, or empty. Durations are taken as spread evenly between two bounds.
+    """
+    left = share * sum(counts)
+    low = 0.0
+    for bound, count in zip((*BOUNDS, BOUNDS[-1]), counts, strict=False):
+        if count and left <= count:
+            return low + (bound - low) * left / count
+        left -= count
+        low = bound
+    return None

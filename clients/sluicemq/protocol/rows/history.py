@@ -27,12 +27,14 @@ class HistoryRow(Row, frozen=True, kw_only=True):
 class SeriesRow(Row, frozen=True, kw_only=True):
     """Curves for a chart: a number for each ``step`` of seconds; of ``ready`` the highest.
 
-    ``waited`` and ``worked`` are in milliseconds.
+    ``waited`` and ``worked`` are in milliseconds. ``latency``: percentiles in seconds, such as
+    ``time_in_queue_p95``; None where no job came.
     """
 
     since: float
     step: float
     curves: dict[str, tuple[int, ...]]
+    latency: dict[str, tuple[float | None, ...]]
 
 
 class RecentRow(Row, frozen=True, kw_only=True):
