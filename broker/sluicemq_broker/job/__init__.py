@@ -4,6 +4,7 @@ from sluicemq_broker.job.backoff import BOUNDS, KINDS, Backoff
 from sluicemq_broker.job.job import (
     ERRORS_KEPT,
     FIRST,
+    NOT_RESERVED,
     RESULT_WANTED_FOR,
     SCHEDULED,
     ChildEnd,

@@ -122,6 +122,14 @@ class ChildEnd(NamedTuple):
         """Number among the children of its parent."""
         return int(self.id.rpartition(".")[2])
 
+    def within(self, room: int) -> tuple[ChildEnd, int]:
+        """Return what its parent notes, which has so many bytes left, and how many of these that takes."""
+        size = len(self.error.encode() or self.result)
+        if size <= room:
+            return self, size
+        text = f"TOO_LARGE: it has {size} bytes, {room} are left for what all children return"
+        return ChildEnd(self.id, error=text), 0
+
 
 #: Place of a job that returns to the front of its group: all others are higher.
 FIRST: Final = 0

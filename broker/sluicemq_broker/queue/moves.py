@@ -42,7 +42,7 @@ _MOST_QUEUES: Final = 100
 #: of 100 MB.
 _MOST_INHERITED: Final = 64 * 2**20
 #: Bytes that all children of one parent return to it, at most: its worker gets them in one message.
-_MOST_RETURNED: Final = 2**20
+MOST_RETURNED: Final = 2**20
 
 Moving = TypeVar("Moving", PassOn, AwaitChildren)
 #: New jobs by the queue into which they go.
@@ -164,7 +164,7 @@ class FanOuts(Moves[AwaitChildren]):
             child.set_parent(parent)
             new[queue].append(child)
             children.append(Child(queue.store, child, inherits=onward.payload is None))
-        room = max(0, min(_MOST_RETURNED, MAX_JOB_BYTES - job.size)) if join else None
+        room = max(0, min(MOST_RETURNED, MAX_JOB_BYTES - job.size)) if join else None
         return PreparedMove(FanOutEntry(job, tuple(children), result, room), new)
 
     def _statement(self, moves: Sequence[PreparedMove]) -> dict[str, SluiceError]:

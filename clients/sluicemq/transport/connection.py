@@ -47,6 +47,7 @@ from sluicemq.transport.access import Access, Broker
 from sluicemq.transport.candidates import LONGEST_PAUSE, Candidate, Candidates, TakenEndpoints
 from sluicemq.transport.entry import CANT_ENTER, explained
 from sluicemq.transport.link import Link
+from sluicemq.transport.memory_link import MemoryLink
 from sluicemq.transport.names import Names
 from sluicemq.transport.pacing import awake_or_not
 from sluicemq.transport.role import Role
@@ -190,7 +191,7 @@ class Connection:
         self._started = True
         self.mailbox = self._open_mailbox()
         self._context = zmq.Context()
-        self._link = Link(self._context, self._wakeup.fd)
+        self._link = self._new_link()
         native.start_thread(self._run)
 
     def start_when_used(self, started: Callable[[], None]) -> None:
@@ -427,6 +428,11 @@ class Connection:
         repeats = {"id": self.id, "connection": next(self._repeating)} if self._repeating else {}
         return {**about, **moves, **repeats, **self._more_about}
 
+    def _new_link(self) -> Link:
+        if self.endpoint.startswith(endpoints.IN_MEMORY):
+            return MemoryLink(self._wakeup.fd)
+        return Link(self._context, self._wakeup.fd)
+
     def _send(self, frames: list[bytes]) -> None:
         self._link.send(frames)
         self._sent_at = monotonic()
@@ -510,7 +516,7 @@ class Connection:
         """Replace this link by a new one, and have the next candidate dialled."""
         was_greeted = self.greeted
         self._link.close()
-        self._link = Link(self._context, self._wakeup.fd)
+        self._link = self._new_link()
         self._candidate, self.connected_to = None, ""
         self.greeted = self.takes_more = False
         self._answer_all(self.disconnect_error)

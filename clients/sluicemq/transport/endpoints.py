@@ -19,9 +19,11 @@ DEFAULT_ENDPOINT: Final = "tcp://127.0.0.1:5550"
 _FORMER: Final = "SLUICEMQ_BROKER"
 _FORM: Final = "write tcp://HOST:PORT, dns+tcp://NAME:PORT or ipc://PATH"
 _TCP: Final = "tcp://"
+#: Begins the endpoint of a broker in the memory of this process, which sluicemq.testing makes.
+IN_MEMORY: Final = "memory://"
 #: Begins an endpoint that stands for all addresses of a name: a broker is at each.
 _ALL_OF: Final = "dns+tcp://"
-_SCHEME: Final = r"(?:dns\+tcp|tcp|ipc)://"
+_SCHEME: Final = r"(?:dns\+tcp|tcp|ipc|memory)://"
 #: A comma without a scheme behind it belongs to the path of an ipc endpoint.
 _BETWEEN: Final = re.compile(rf"\s*,\s*(?=@?{_SCHEME})")
 #: Endpoints of one program: more are a mistake, and each costs a try when all brokers are away.
@@ -146,6 +148,8 @@ def _problem(endpoint: str) -> str:
     is_tcp = endpoint.startswith((_TCP, _ALL_OF))
     if len(re.findall(_SCHEME, endpoint)) > 1 or (is_tcp and "," in endpoint):
         return "between the endpoints of a list is a comma, and each has its tcp:// or ipc://"
+    if endpoint.startswith(IN_MEMORY):
+        return "" if re.fullmatch(r"[\w.-]+", endpoint.removeprefix(IN_MEMORY)) else f"write {IN_MEMORY}NAME"
     if endpoint.startswith("ipc://"):
         path = endpoint.removeprefix("ipc://")
         problem = hosts.problem_of_path("" if path == "*" else path)

@@ -52,7 +52,7 @@ class SessionWorker(Worker):
             # The number of a job is the microsecond in which it was accepted.
             jobs = [
                 [delivery.receipt, job.id, job.payload, job.headers, job.attempts, job.priority,
-                 job.seq / 1e6, job.max_attempts, job.visibility_timeout, *_children(job)]
+                 job.seq / 1e6, job.max_attempts, job.visibility_timeout, *joined_children(job)]
                 for delivery in part
                 for job in (delivery.job,)
             ]  # fmt: skip
@@ -105,7 +105,7 @@ class PoppingWorker(SessionWorker):
         self._sent.set()
 
 
-def _children(job: Job) -> list[list[list[Any]]]:
+def joined_children(job: Job) -> list[list[list[Any]]]:
     """Return the tenth element of a job that is joined: how each child has ended."""
     if job.joined is None:
         return []

@@ -137,8 +137,8 @@ class _Level:
         room = most = stored["children"]["room"]
         notes = []
         for end in ends:
-            note, size = _note(end, room)
-            notes.append(note)
+            note, size = end.within(room)
+            notes.append(documents.stored_end(note))
             room -= size
         noted: Document = {
             "$inc": {"children.left": -len(ends), "children.room": room - most},
@@ -196,12 +196,3 @@ def _by_queue(ends: EndsOf) -> dict[str, dict[Parent, Sequence[ChildEnd]]]:
     for parent, some in ends.items():
         queues[parent.queue][parent] = some
     return queues
-
-
-def _note(end: ChildEnd, room: int) -> tuple[Document, int]:
-    """Return what a parent notes of a child, and how much of its room that takes."""
-    size = len(end.error.encode() or end.result)
-    if size <= room:
-        return documents.stored_end(end), size
-    text = f"TOO_LARGE: it has {size} bytes, {room} are left for what all children return"
-    return documents.stored_end(ChildEnd(end.id, error=text)), 0
