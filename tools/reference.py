@@ -347,6 +347,7 @@ _HAS: Final = {
     "audit": "the [audit log](security.md#audit), a million of each of its three kinds",
     "bus": "[events](operations.md#the-event-bus) between brokers, in a ring",
     "configurations": "settings of brokers' files, to find differences",
+    "figures": "load, queues and workers of each broker, for the dashboards of the others",
     "history": "figures: minutes for 8 days, hours and days for `history_retention`",
     "history_months": "figures of months",
     "incidents": "[incidents](watching.md#the-dashboard)",

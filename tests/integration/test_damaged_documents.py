@@ -25,6 +25,7 @@ from sluicemq_broker.store import (
     AuditRecord,
     AuditStore,
     ConfigurationStore,
+    FigureStore,
     HistoryStore,
     HistorySubject,
     Holder,
@@ -139,6 +140,7 @@ def make_some(documents: Documents) -> None:
     LeaseStore(documents).end("owner-that-died", NOW, silent=True)
     texts = [json.dumps({"*": {"max_attempts": 3}})]
     ConfigurationStore(documents).put(["owner-that-lives"], "0123456789abcdef", texts, NOW)
+    FigureStore(documents).put("elsewhere:1", b"{}", NOW)
     limits = LimitStore(documents, "limited")
     limits.permit("owner", 1, 5, 1)
     limits.take(1, 5.0, 5, NOW)

@@ -23,6 +23,7 @@ from sluicemq_broker.store import (
     AuditRecord,
     AuditStore,
     ConfigurationStore,
+    FigureStore,
     LeaseStore,
     LimitStore,
     RolledBack,
@@ -76,7 +77,16 @@ class Year:
         self.audit = AuditStore(documents)
         self.tasks, self.leases = TaskStore(documents), LeaseStore(documents)
         self.configurations = ConfigurationStore(documents)
-        for each in (self.history, self.incidents, self.audit, self.tasks, self.leases, self.configurations):
+        self.figures = FigureStore(documents)
+        for each in (
+            self.history,
+            self.incidents,
+            self.audit,
+            self.tasks,
+            self.leases,
+            self.configurations,
+            self.figures,
+        ):
             each.prepare()
         services = StreamServices(self.clock, broker.counters, broker.retry, passed=self.time.now)
         bounded = StreamSettings(max_age=KEPT, unread_retention=KEPT)
@@ -153,6 +163,7 @@ class Year:
             self.leases.begin(f"{number}-{each}", "other", 15.0, self.now)
             self.leases.end(f"{number}-{each}", self.now)
         self.configurations.put([], f"digest-{number}", ["{}"], self.now)
+        self.figures.put(f"other-{number}", b"{}", self.now)
 
     def _duties(self) -> None:
         self.broker.beat()

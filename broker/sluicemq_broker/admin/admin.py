@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from sluicemq.protocol.errors import UnavailableError
-from sluicemq.protocol.rows import QueueRow, StatsRow
+from sluicemq.protocol.rows import BrokersRow, QueueRow, StatsRow
 from sluicemq_broker.admin.broker import BrokerAdmin
 from sluicemq_broker.admin.dead_letters import DeadLetterAdmin
 from sluicemq_broker.admin.devices import DeviceAdmin
@@ -15,7 +17,7 @@ from sluicemq_broker.admin.principals import PrincipalAdmin
 from sluicemq_broker.admin.queues import QueueAdmin
 from sluicemq_broker.admin.schedules import ScheduleAdmin
 from sluicemq_broker.admin.snapshots import About, Snapshot
-from sluicemq_broker.queues import Tasks
+from sluicemq_broker.queues import Fleet, Tasks
 
 
 class Admin(NamedTuple):
@@ -32,6 +34,7 @@ class Admin(NamedTuple):
     schedules: ScheduleAdmin
     principals: PrincipalAdmin
     devices: DeviceAdmin
+    fleet: Fleet
     dying: Callable[[], Mapping[str, int]]
 
     def all_queues(self) -> list[QueueRow]:
@@ -62,4 +65,10 @@ class Admin(NamedTuple):
             {name: text for name, text in self.broker.problems().items() if text},
             actions,
         )
-        return Snapshot(self.queues.kept(), about, self.dying())
+        return Snapshot(self.fleet.added(self.queues.kept()), about, self.dying())
+
+    def brokers(self) -> BrokersRow:
+        """Return the brokers on this database, each with its load."""
+        found, loads = self.broker.brokers(), self.fleet.loads()
+        rows = (replace(row, load=None if row.ended else loads.get(row.name)) for row in found.brokers)
+        return replace(found, brokers=tuple(rows))

@@ -122,7 +122,9 @@ def _queues(of: Sources, call: Call) -> QueuePage:
 
 def _workers(of: Sources, call: Call) -> WorkersRow:
     seen = visible.names(call.caller, Action.READ)
-    return WorkersRow(workers=tuple(of.admin.queues.workers(call.query.queue, seen)))
+    queue, fleet = call.query.queue, of.admin.fleet
+    here = tuple(of.admin.queues.workers(queue, seen))
+    return WorkersRow(workers=here, elsewhere=fleet.workers(queue), gone=fleet.gone(queue))
 
 
 def _jobs(of: Sources, call: Call, queue: str) -> JobPage:
@@ -246,14 +248,15 @@ BROKERS: Final = (
         do=lambda of, _call: of.admin.broker.about(), asks_store=False,
     ),
     Route(_GET, f"{BASE}/brokers", "brokers.list", "The brokers on this database", _OPERATES, BrokersRow,
-          do=lambda of, _call: of.admin.broker.brokers()),
+          do=lambda of, _call: of.admin.brokers()),
     Route(
         _GET, f"{BASE}/devices", "devices.list", "The devices: their doors, and the messages that they hold",
         _OPERATES, DevicesRow, do=lambda of, _call: DevicesRow(devices=of.admin.devices.all()),
         asks_store=False,
     ),
     Route(
-        _GET, f"{BASE}/workers", "workers.list", "The workers at this broker, the first 1,000",
+        _GET, f"{BASE}/workers", "workers.list",
+        "The workers at this broker, the first 1,000; those elsewhere; those that have gone",
         Needs(Action.READ, "queue", shows=visible.all_workers), WorkersRow,
         do=_workers, query=OfQueue, asks_store=False,
     ),

@@ -16,6 +16,7 @@ from sluicemq_broker.queues import (
     Census,
     DeadRetention,
     Disagreements,
+    Fleet,
     OnDead,
     Queues,
     Schedules,
@@ -24,7 +25,7 @@ from sluicemq_broker.queues import (
 )
 from sluicemq_broker.runtime import ALL, DEAD_LETTERS, Batcher, Kept, of_time
 from sluicemq_broker.security import Caller
-from sluicemq_broker.store import LeaseStore, ScheduleStore, Seen
+from sluicemq_broker.store import FigureStore, LeaseStore, ScheduleStore, Seen
 
 
 class Jobs:
@@ -51,6 +52,13 @@ class Jobs:
         foundation.bus.on(BusKind.RECORDS, self.queues.on_records)
         self.tasks = Tasks(self.queues, context, foundation.database)
         self.disagreements = Disagreements(self.queues, context)
+        self.fleet = Fleet(
+            self.queues,
+            context,
+            lambda: FigureStore(foundation.database(database)),
+            foundation.turns,
+            foundation.name,
+        )
         self.census = Census(self.queues, context, trusted=lambda: foundation.store.reachable)
         self.schedules = Schedules(
             ScheduleStore(foundation.database(database)), self.queues, context, maker.make, caller
@@ -78,6 +86,7 @@ class Jobs:
         retried(self.queues.discover)
         retried(self.queues.records.prepare)
         retried(self.disagreements.prepare)
+        retried(self.fleet.prepare)
         retried(self.queues.follow_records)
         foundation.begin_lease()
 
@@ -114,6 +123,7 @@ class Jobs:
         yield Duty("dead letters of other brokers", lease, partial(self._on_dead.round, lease))
         differ = self.disagreements
         yield Duty("what brokers' files say differently", differ.every, differ.tick)
+        yield Duty("load and workers, for all dashboards", self.fleet.every, self.fleet.tick)
         yield Duty("recurring jobs", poll_every, self.schedules.tick)
 
     def kept(self) -> Iterator[Kept]:

@@ -183,6 +183,7 @@ class Listeners:
             ScheduleAdmin(jobs.schedules),
             principals,
             DeviceAdmin(self._devices),
+            jobs.fleet,
             self._dying,
         )
 

@@ -9,6 +9,7 @@ from sluicemq_broker.queues.disagreements import (
     differences_of_brokers,
 )
 from sluicemq_broker.queues.failed_parents import FailedParents
+from sluicemq_broker.queues.fleet import Fleet
 from sluicemq_broker.queues.on_dead import OnDead
 from sluicemq_broker.queues.queues import Queues, check_name
 from sluicemq_broker.queues.retention import DeadRetention

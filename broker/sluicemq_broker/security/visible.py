@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.rows import (
+    GoneWorkerRow,
     IncidentsRow,
     OperationRow,
     OperationsRow,
@@ -29,6 +30,7 @@ from sluicemq.protocol.rows import (
 from sluicemq_broker.security.authorize import Caller
 
 R = TypeVar("R", bound=Struct)
+W = TypeVar("W", WorkerRow, GoneWorkerRow)
 
 
 def queues(caller: Caller, rows: Iterable[QueueRow]) -> list[QueueRow]:
@@ -36,14 +38,18 @@ def queues(caller: Caller, rows: Iterable[QueueRow]) -> list[QueueRow]:
     return _of(caller, Action.READ, rows, "name")
 
 
-def workers(caller: Caller, rows: Iterable[WorkerRow]) -> list[WorkerRow]:
+def workers(caller: Caller, rows: Iterable[W]) -> list[W]:
     """Return the workers of queues that it may read."""
     return _of(caller, Action.READ, rows, "queue")
 
 
 def all_workers(caller: Caller, answer: WorkersRow) -> WorkersRow:
     """Return :func:`workers` of an answer."""
-    return WorkersRow(workers=tuple(workers(caller, answer.workers)))
+    return WorkersRow(
+        workers=tuple(workers(caller, answer.workers)),
+        elsewhere=tuple(workers(caller, answer.elsewhere)),
+        gone=tuple(workers(caller, answer.gone)),
+    )
 
 
 def stats(caller: Caller, answer: StatsRow) -> StatsRow:

@@ -37,6 +37,7 @@ from sluicemq_broker.store.availability import CONFIRMED_EVERY, EVERY, NoMajorit
 from sluicemq_broker.store.clock import ServerClock
 from sluicemq_broker.store.cluster.configurations import ConfigurationStore, Said, Tables
 from sluicemq_broker.store.cluster.event_ring import EventRing
+from sluicemq_broker.store.cluster.figures import FigureStore
 from sluicemq_broker.store.cluster.leases import LeaseStore, Seen
 from sluicemq_broker.store.cluster.limits import LimitStore
 from sluicemq_broker.store.cluster.schema import (

@@ -14,6 +14,7 @@ from sluicemq_broker.store.admin.queue_records import read_record
 from sluicemq_broker.store.admin.revisions import LAST, read_last
 from sluicemq_broker.store.admin.tasks import read_task
 from sluicemq_broker.store.cluster.configurations import read_tables
+from sluicemq_broker.store.cluster.figures import read_figures
 from sluicemq_broker.store.cluster.leases import read_broker
 from sluicemq_broker.store.cluster.limits import read_limits
 from sluicemq_broker.store.cluster.schema import read_numbers
@@ -68,6 +69,7 @@ COLLECTIONS: Final[dict[str, Collection]] = {
     "audit": Collection(f"audit_retention, {_AUDITED:,}", _AUDITED, ("at", "at"), read=read_audited),
     "bus": Collection("1 MiB"),
     "configurations": _of_days(1, None, "used_at")._replace(read=read_tables),
+    "figures": _of_days(1 / 24, None, "at")._replace(read=read_figures),
     "history": Collection(
         f"history_retention, {MOST_DAYS:,}", MOST_DAYS, ("remove_at", "day"), read=read_day
     ),

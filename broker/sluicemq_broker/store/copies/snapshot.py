@@ -34,7 +34,7 @@ from sluicemq_broker.store.errors import ServerCode, brief, translated
 #: Collections that say how things are now, and mean nothing later: leases of brokers, the ring of the event
 #: bus, what the files of these brokers say, and the secrets that sign logins, with which a reader of a backup
 #: could sign. Jobs whose owner has no lease are given back.
-OF_THE_MOMENT: Final = frozenset({"owners", "bus", "configurations", "logins"})
+OF_THE_MOMENT: Final = frozenset({"owners", "bus", "configurations", "figures", "logins"})
 
 
 class LeftOut(Exception):

@@ -31,6 +31,7 @@ from sluicemq.protocol.rows.brokers import (
     HealthRow,
     KeptList,
     KeptRow,
+    LoadRow,
     OverviewRow,
     ReadinessRow,
     SchemaRow,
@@ -65,6 +66,7 @@ from sluicemq.protocol.rows.jobs import (
 )
 from sluicemq.protocol.rows.queues import (
     DifferenceRow,
+    GoneWorkerRow,
     QueuePage,
     QueueRow,
     RatesRow,
@@ -101,6 +103,7 @@ __all__ = [
     "EventsRow",
     "Figures",
     "ForwarderRow",
+    "GoneWorkerRow",
     "HealthRow",
     "HistoryRow",
     "IncidentRow",
@@ -111,6 +114,7 @@ __all__ = [
     "KeptList",
     "KeptRow",
     "KeyRow",
+    "LoadRow",
     "MeRow",
     "OperationRow",
     "OperationsRow",

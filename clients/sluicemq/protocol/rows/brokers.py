@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from sluicemq.protocol.rows.base import FormerMap, Row
-from sluicemq.protocol.rows.queues import QueueRow, TotalsRow
+from sluicemq.protocol.rows.queues import QueueRow, RatesRow, TotalsRow
 
 #: Facts and gauges of a broker by their names, such as ``version``, ``uptime``, ``connections``, ``store``.
 Figures = dict[str, str | int | float | None]
+
+
+class LoadRow(Row, frozen=True, kw_only=True):
+    """The load of a broker: jobs a second in the last minute, its workers, and the jobs that they have.
+
+    ``busy``: the share of the last seconds in which its thread was at work; at 1 it can do no more.
+    """
+
+    rates: RatesRow
+    workers: int
+    in_flight: int
+    busy: float
 
 
 class BrokerRow(Row, frozen=True, kw_only=True):
     """A broker of the database: since when, when it was seen last, when it was declared dead.
 
     ``here``: it is the one that answers. ``version``: empty if it is too old to say. ``reads``: the oldest
-    and the newest schema of the store that it reads.
+    and the newest schema of the store that it reads. ``load``: None of one that does not say.
     """
 
     name: str
@@ -23,6 +35,7 @@ class BrokerRow(Row, frozen=True, kw_only=True):
     here: bool
     version: str
     reads: tuple[int, ...]
+    load: LoadRow | None = None
 
 
 class BrokersRow(Row, frozen=True, kw_only=True):

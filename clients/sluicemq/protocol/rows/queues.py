@@ -10,7 +10,7 @@ from sluicemq.protocol.rows.base import Row
 
 
 class RatesRow(Row, frozen=True, kw_only=True):
-    """Jobs a second at this broker in the last minute."""
+    """Jobs a second in the last minute: at this broker, and in pages of queues at all brokers."""
 
     pushed: float
     delivered: float
@@ -125,7 +125,27 @@ class WorkerRow(Row, frozen=True, kw_only=True):
     broker: str = ""
 
 
+class GoneWorkerRow(Row, frozen=True, kw_only=True):
+    """A worker that has left its broker ``at`` this time, and how long it was connected.
+
+    ``jobs``: how many it had when it was seen last.
+    """
+
+    queue: str
+    name: str
+    door: str
+    at: float
+    connected: float
+    jobs: int = 0
+    broker: str = ""
+
+
 class WorkersRow(Row, frozen=True, kw_only=True):
-    """The workers at this broker, 1,000 at most."""
+    """The workers at this broker, 1,000 at most; ``elsewhere``: at other brokers, 300 of each at most.
+
+    ``gone``: those that have left any of them in the last hour, the latest first.
+    """
 
     workers: tuple[WorkerRow, ...]
+    elsewhere: tuple[WorkerRow, ...] = ()
+    gone: tuple[GoneWorkerRow, ...] = ()
