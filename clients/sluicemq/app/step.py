@@ -16,6 +16,7 @@ from sluicemq.headers import as_headers
 from sluicemq.protocol.errors import SluiceError
 from sluicemq.protocol.options import JobOptions
 from sluicemq.receipt import PushReceipt
+from sluicemq.reply import Reply
 
 if TYPE_CHECKING:
     from sluicemq.producer import Producer
@@ -83,6 +84,10 @@ class Step:
         """Push its job, and wait for the result; raises as :meth:`~sluicemq.Producer.call` does."""
         data = self._producer().call(*self._place, timeout, id=self.job_id, **self._with(options))
         return self._decode(data)
+
+    def submit(self, **options: Unpack[JobOptions]) -> Reply:
+        """Push its job, and return a future of the result, whose ``json()`` waits for it."""
+        return self._producer().submit(*self._place, id=self.job_id, **self._with(options))
 
     async def apush(self, **options: Unpack[JobOptions]) -> PushReceipt:
         """Push its job, and return when it is stored; raises the broker's refusal.

@@ -14,6 +14,7 @@ from sluicemq.app.step import TIMEOUT, Plan, Step, plain_options
 from sluicemq.protocol.durations import Duration, check_span, in_seconds
 from sluicemq.protocol.options import JobOptions
 from sluicemq.receipt import PushReceipt
+from sluicemq.reply import Reply
 
 if TYPE_CHECKING:
     from sluicemq.app.app import App
@@ -93,6 +94,10 @@ class Task(Generic[_P, _R]):
     def call(self, *args: _P.args, **keywords: _P.kwargs) -> Any:
         """Push a call, and wait 30 seconds for its result; ``s(...).call(timeout)`` waits otherwise."""
         return self.s(*args, **keywords).call()
+
+    def submit(self, *args: _P.args, **keywords: _P.kwargs) -> Reply:
+        """Push a call, and return a future of the result, whose ``json()`` waits for it."""
+        return self.s(*args, **keywords).submit()
 
     async def apush(self, *args: _P.args, **keywords: _P.kwargs) -> PushReceipt:
         """Push a call, and return when the job is stored."""
