@@ -135,6 +135,29 @@ def test_the_example_of_tasks_prints_what_it_says(broker: BrokerProcess) -> None
 
 @pytest.mark.parametrize(
     ("name", "printed"),
+    [
+        (
+            "moved from celery",
+            [
+                "ann@example.org: Ann has paid 29",
+                "['ann@example.org: 1 euros', 'ann@example.org: 2 euros']",
+            ],
+        ),
+        ("moved from dramatiq", ["dog.jpg is 80 wide"]),
+        ("moved from rq", ["sent to ann@example.org"]),
+        ("moved from arq", ["['/a by session 1', '/b by session 1']"]),
+    ],
+)
+def test_a_module_that_was_moved_from_another_queue_runs(
+    broker: BrokerProcess, name: str, printed: list[str]
+) -> None:
+    where = {"SLUICEMQ_ENDPOINT": broker.doors["smq"]}
+    output, _ = program(broker, name, where).communicate(timeout=60)
+    assert output.splitlines() == printed
+
+
+@pytest.mark.parametrize(
+    ("name", "printed"),
     [("asyncio", ["1", "b'small dog.jpg'", "[b'small a', b'small b']"]), ("asyncio lifespan", ["50"])],
 )
 def test_the_examples_of_asyncio_print_what_they_say(
