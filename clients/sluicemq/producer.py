@@ -125,6 +125,7 @@ class Producer(Confirming[PushReceipt]):
           :class:`~sluicemq.DuplicateError`, whose ``id`` is the first one's;
         * ``group``: jobs of one group run one at a time, in the order of their pushes;
         * ``tenant``: a fair queue serves its tenants in turn;
+        * ``kind``: what sort of work it is, such as ``send_mail``: jobs are counted and shown by it;
         * ``reply``: ``result`` keeps the job's result for ``Client.result``, ``accepted`` does not;
         * ``headers``: a map of your own, handed to the worker.
 

@@ -36,6 +36,7 @@ def test_queues_are_shown_as_a_table_of_whatever_the_broker_tells(broker: Script
 LISTS: dict[str, tuple[bytes, list[str]]] = {
     "read queues": (wire.QUEUES, ["queues"]),
     "read workers": (wire.WORKERS, ["workers"]),
+    "read kinds": (wire.KINDS, ["kinds"]),
     "subscribe streams": (wire.STREAMS, ["streams", "list"]),
     "subscribe subscriptions": (wire.SUBS, ["subscriptions", "list"]),
     "manage schedules": (wire.SCHEDULE, ["schedules", "list"]),

@@ -56,6 +56,7 @@ VERBS: dict[bytes, Entry] = {
     wire.HISTORY: Entry(("queue", "large", None, "hours")),
     wire.COUNTERS: Entry(()),
     wire.WORKERS: Entry((None,)),
+    wire.KINDS: Entry((None,)),
     wire.EVENTS: Entry(({},)),
     wire.PEEK: Entry(("large", "ready", 1000)),
     wire.PURGE: Entry(("victim", "ready"), _FEW),

@@ -21,7 +21,16 @@ from sluicemq_broker.http.exposition import form_for, written
 from sluicemq_broker.http.metrics import MOST_QUEUES, OTHERS, Detail, name_of
 from sluicemq_broker.parts import kept as kept_part
 from sluicemq_broker.parts.streams import part as streams_part
-from sluicemq_broker.runtime import Count, Counters, Gauge, Histogram, LabelledGauge, QueueCounters, Timing
+from sluicemq_broker.runtime import (
+    Count,
+    Counters,
+    Gauge,
+    Histogram,
+    KindCounters,
+    LabelledGauge,
+    QueueCounters,
+    Timing,
+)
 from sluicemq_broker.runtime.counters import MOST_TIMED
 from sluicemq_broker.store import SHOWN_STATES
 from sluicemq_devices.hub import DeviceCount, Mishap
@@ -186,6 +195,11 @@ class Everything(Figures):
         gauges = dict.fromkeys(map(str, Gauge), 1)
         rows = ({"name": name, "paused": ["intake"], **gauges} for name in self.names)
         return [from_document(QueueRow, each) for each in rows]
+
+    def kinds(self) -> Iterator[tuple[str, str, KindCounters]]:
+        counters = KindCounters(0.0)
+        counters.values.update(self.once)
+        yield from ((name, "receipt", counters) for name in self.names)
 
     def labelled(self) -> list[LabelledGauge]:
         labels, row = ("stream", "subscription"), (("prices", "sums"), 1.0)

@@ -156,6 +156,7 @@ SAID: dict[bytes, tuple[Any, ...]] = {
     wire.TCANCEL: ("purged",),
     wire.EVENTS: ({"queue": "victim"},),
     wire.WORKERS: ("victim",),
+    wire.KINDS: ("victim",),
     wire.SUBS: ("news",),
     wire.FREE: ("news", "sums", 1),
     wire.HISTORY: ("queue", "large", None, "hour"),

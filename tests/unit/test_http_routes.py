@@ -36,7 +36,14 @@ SCHEDULE = f"{BASE}/schedules/{{name}}"
 WANTED: dict[str, Action | None] = {
     **dict.fromkeys(
         [
-            *("/metrics", f"{BASE}/openapi.json", f"{BASE}/queues", f"{BASE}/workers", f"{BASE}/schedules"),
+            *(
+                "/metrics",
+                f"{BASE}/openapi.json",
+                f"{BASE}/queues",
+                f"{BASE}/workers",
+                f"{BASE}/kinds",
+                f"{BASE}/schedules",
+            ),
             *(
                 f"{BASE}/operations",
                 f"{BASE}/recent",

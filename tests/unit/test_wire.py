@@ -183,6 +183,11 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
         b"WORKERS",
         "921b a46d61696c",
     ),
+    "kinds": (
+        (wire.KINDS, 27, "mail"),
+        b"KINDS",
+        "921b a46d61696c",
+    ),
     "events": (
         (wire.EVENTS, 28, {"after": 17, "queue": "mail"}),
         b"EVENTS",

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from sluicemq.protocol.rows import DeviceRow, QueueRow
 from sluicemq_broker.admin.admin import Admin
 from sluicemq_broker.queues import Queues
-from sluicemq_broker.runtime import Counters, Gauge, Histogram, LabelledGauge, Subjects, Timing, Turns
+from sluicemq_broker.runtime import (
+    Counters,
+    Gauge,
+    Histogram,
+    KindCounters,
+    LabelledGauge,
+    Subjects,
+    Timing,
+    Turns,
+)
 from sluicemq_broker.store import StoreAvailability
 
 
@@ -51,6 +60,12 @@ class Figures:
     def counters_by(self) -> dict[str, list[tuple[str, Mapping[str, int]]]]:
         """Return the counters of all subjects by their kind: of each ``queue``, each ``stream``."""
         return {each.kind: list(each.counters()) for each in self._subjects}
+
+    def kinds(self) -> Iterator[tuple[str, str, KindCounters]]:
+        """Yield each queue and kind of jobs with its counters."""
+        for queue in self._queues:
+            for kind, counters in queue.counters.kinds.items():
+                yield queue.name, kind, counters
 
     def timings(self) -> dict[Timing, dict[str, Histogram]]:
         """Return durations by the value of the label that splits them, such as a queue; else by ``""``."""

@@ -10,7 +10,14 @@ from typing import Any, Final, TypeVar
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFramesError
 from sluicemq.protocol.permissions import Action
-from sluicemq.protocol.rows import DifferenceRow, QueueRow, SettingRow, SettingsRow, WorkerRow
+from sluicemq.protocol.rows import (
+    DifferenceRow,
+    KindRow,
+    QueueRow,
+    SettingRow,
+    SettingsRow,
+    WorkerRow,
+)
 from sluicemq_broker.admin.jobs import check_state
 from sluicemq_broker.admin.shared_answer import SharedAnswer
 from sluicemq_broker.config import NO_VALUE, require_setting, stored_value
@@ -33,6 +40,8 @@ OF_ON_DEAD: Final = (
 #: Workers in one answer, and jobs of each: more than a person reads.
 _MOST_WORKERS: Final = 1000
 _MOST_OF_ONE: Final = 20
+#: Kinds of jobs in one answer: they are computed in one turn of the hub.
+_MOST_KINDS: Final = 1000
 Answer = TypeVar("Answer")
 
 
@@ -70,6 +79,13 @@ class QueueAdmin:
         queues = self._queues if name is None else [self._queues.get(name)]
         seen = (each for each in queues if each.workers and is_seen(each.name))
         return list(islice((row for each in seen for row in each.worker_list(_MOST_OF_ONE)), _MOST_WORKERS))
+
+    def kinds(self, name: str | None, is_seen: Callable[[str], bool]) -> list[KindRow]:
+        """Return the kinds of jobs at this broker, or those of one queue; ``is_seen`` as for workers."""
+        queues = self._queues if name is None else [self._queues.get(name)]
+        return list(
+            islice((row for each in queues if is_seen(each.name) for row in each.kinds()), _MOST_KINDS)
+        )
 
     def pause(self, name: str, what: str) -> list[str] | Unchanged:
         """Pause delivery or intake at all brokers; returns what is paused now."""

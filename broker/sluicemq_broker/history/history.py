@@ -33,6 +33,7 @@ _BY_HOUR, _BY_DAY = 30, 366
 #: The name under which all brokers of a database count together.
 ALL: Final = "*"
 QUEUE: Final = "queue"
+KIND: Final = "kind"
 BROKER: Final = "broker"
 SPANS: Final = ("minute", "hour", "day", "month")
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from sluicemq.protocol.errors import BadFramesError
 from sluicemq.protocol.rows import RecentRow, SeriesRow
-from sluicemq_broker.history.history import BROKER, LATENCIES, QUEUE, History, latency_counts
+from sluicemq_broker.history.history import BROKER, KIND, LATENCIES, QUEUE, History, latency_counts
 from sluicemq_broker.job import State
 from sluicemq_broker.runtime import Count, Timing, percentile
 from sluicemq_broker.store import HistorySubject, day_of, seconds
@@ -26,7 +26,7 @@ PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 #: The small curves beside a name.
 _SMALL: Final = (Count.PUSHED, Count.COMMITTED)
 _MINUTES: Final = 60
-_KINDS: Final = (QUEUE, BROKER)
+_KINDS: Final = (QUEUE, KIND, BROKER)
 #: Queues whose small curves are returned at once.
 MOST_SMALL: Final = 100
 

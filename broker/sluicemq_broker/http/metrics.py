@@ -9,6 +9,7 @@ scrape, so :data:`MOST_TIMED` queues have their own. The setting ``metrics_detai
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import islice
@@ -34,7 +35,7 @@ from sluicemq.protocol.rows import DeviceRow, QueueRow
 from sluicemq_broker import __version__
 from sluicemq_broker.admin import Figures
 from sluicemq_broker.http.exposition import Form, form_for, written
-from sluicemq_broker.runtime import BOUNDS, Count, Gauge, Histogram, Timing
+from sluicemq_broker.runtime import BOUNDS, Count, Gauge, Histogram, KindCounters, Timing
 from sluicemq_broker.security import Caller, visible
 from sluicemq_broker.store import SHOWN_STATES
 from sluicemq_devices.hub import DeviceCount, Metric, Mishap, let_others_run
@@ -43,6 +44,8 @@ from sluicemq_devices.hub import DeviceCount, Metric, Mishap, let_others_run
 MOST_QUEUES: Final = 1000
 #: Queues with histograms of their own.
 MOST_TIMED: Final = 50
+#: Kinds with figures of their own.
+MOST_KINDS: Final = 500
 #: The label of all other queues.
 OTHERS: Final = "*"
 #: Seconds for which one answer serves all scrapes; more if scrapes would take a larger share of the CPU time,
@@ -173,6 +176,7 @@ class BrokerCollector(Collector):
             _timed(figures.timings(), timed),
             _gauges(figures.gauges()),
             _queues(figures.queues(), named),
+            _kinds(figures.kinds() if named else ()),
             _devices(figures.devices()),
             (_gauge(*each) for each in figures.labelled() if named),
         ):
@@ -264,6 +268,32 @@ def _queues(rows: list[QueueRow], most: int) -> Iterator[Family]:
         yield _gauge(name_of(figure).removeprefix(_PREFIX), figure.text, figure.labels, values)
     paused = [((row.name, what), 1) for row in shown for what in row.paused]
     yield _gauge("queue_paused", "1 while it is paused", ("queue", "what"), paused)
+
+
+def _kinds(kinds: Iterable[tuple[str, str, KindCounters]]) -> Iterator[Family]:
+    """Yield what was counted by kind; kinds behind the first :data:`MOST_KINDS` share a label per broker."""
+    rows = list(kinds)
+    for figure, text in OF_KINDS.items():
+        sums: Counter[tuple[str, str]] = Counter()
+        for place, (queue, kind, counters) in enumerate(rows):
+            label = (queue, kind) if place < MOST_KINDS else (OTHERS, OTHERS)
+            sums[label] += counters.values[figure]
+        name = name_of(figure).removeprefix(_PREFIX).removeprefix("jobs_")
+        counted = CounterMetricFamily(f"{_PREFIX}kind_{name}", text, labels=("queue", "kind"))
+        for labels, count in sums.items():
+            counted.add_metric(labels, _in_base_units(figure, count))
+        yield counted
+
+
+#: Figures of kinds, with what they count.
+OF_KINDS: Final = {
+    Count.PUSHED: "jobs of a kind that were stored",
+    Count.COMMITTED: "jobs of a kind that are done",
+    Count.ROLLED_BACK: "attempts of a kind that failed",
+    Count.REJECTED: "jobs of a kind that a worker sent to the dead letters",
+    Count.DEAD: "jobs of a kind that became dead letters",
+    Count.WORKED: "time that jobs of a kind were at workers",
+}
 
 
 def _devices(rows: Sequence[DeviceRow]) -> Iterator[Family]:

@@ -20,6 +20,7 @@ from sluicemq.protocol.rows import (
     DevicesRow,
     JobPage,
     JobRow,
+    KindsRow,
     MeRow,
     OperationRow,
     OperationsRow,
@@ -125,6 +126,11 @@ def _workers(of: Sources, call: Call) -> WorkersRow:
     queue, fleet = call.query.queue, of.admin.fleet
     here = tuple(of.admin.queues.workers(queue, seen))
     return WorkersRow(workers=here, elsewhere=fleet.workers(queue), gone=fleet.gone(queue))
+
+
+def _kinds(of: Sources, call: Call) -> KindsRow:
+    seen = visible.names(call.caller, Action.READ)
+    return KindsRow(kinds=tuple(of.admin.queues.kinds(call.query.queue, seen)))
 
 
 def _jobs(of: Sources, call: Call, queue: str) -> JobPage:
@@ -259,6 +265,11 @@ BROKERS: Final = (
         "The workers at this broker, the first 1,000; those elsewhere; those that have gone",
         Needs(Action.READ, "queue", shows=visible.all_workers), WorkersRow,
         do=_workers, query=OfQueue, asks_store=False,
+    ),
+    Route(
+        _GET, f"{BASE}/kinds", "kinds.list", "The kinds of jobs, as this broker has counted them",
+        Needs(Action.READ, "queue", shows=visible.all_kinds), KindsRow,
+        do=_kinds, query=OfQueue, asks_store=False,
     ),
 )  # fmt: skip
 QUEUES: Final = (

@@ -70,7 +70,7 @@ class OnExpiry(StrEnum):
 #: Options that a job keeps when it moves on to another queue, by the names of its attributes.
 _INHERITED: Final = (
     *("headers", "priority", "max_attempts"),
-    *("visibility_timeout", "backoff", "keep_done", "tenant"),
+    *("visibility_timeout", "backoff", "keep_done", "tenant", "kind"),
 )
 
 #: Failures that a job remembers: time, attempt, reason and worker of each.
@@ -149,11 +149,11 @@ class Job:
     delivered alone. ``backoff``: None where the queue's own holds. ``remember``: seconds for which its result
     is kept; ``keep_done``: seconds for which the whole job is kept when it is done (0: not at all).
     ``dedupe_until``: when another job may have its ``dedupe_id`` (0: it has none). ``group``: jobs of a group
-    are delivered one at a time, in the order of their ``place``. ``result_wanted``: a client waits for the
-    result at the broker that took the job in; other brokers keep it for :data:`RESULT_WANTED_FOR`. ``size``:
-    bytes of payload and headers. ``story``: fields of its document about where it comes from: whose it
-    is, and its life in other queues. ``parent``: the job that waits for it. ``joined``: the ends of its
-    children, on its second delivery.
+    are delivered one at a time, in the order of their ``place``. ``kind``: under it the job is counted.
+    ``result_wanted``: a client waits for the result at the broker that took the job in; other brokers keep
+    it for :data:`RESULT_WANTED_FOR`. ``size``: bytes of payload and headers. ``story``: fields of its
+    document about where it comes from: whose it is, and its life in other queues. ``parent``: the job that
+    waits for it. ``joined``: the ends of its children, on its second delivery.
 
     ``dedupe`` and ``place`` are known only where the job was pushed, ``tenant`` there and in fair queues; of
     its ``story`` others know only whose it is.
@@ -185,6 +185,7 @@ class Job:
     dedupe_until: float = 0.0
     group: str | None = None
     tenant: str | None = None
+    kind: str | None = None
     place: int | None = None
     result_wanted: bool = False
     losses: int = 0
@@ -211,6 +212,7 @@ class Job:
         keep_done: float = OPTIONS["keep_done"].default,
         group: str | None = None,
         tenant: str | None = None,
+        kind: str | None = None,
         size: int | None = None,
     ) -> None:
         self.id = id
@@ -238,6 +240,8 @@ class Job:
             self.group = group
         if tenant is not None:
             self.tenant = tenant
+        if kind is not None:
+            self.kind = kind
 
     @property
     def owner(self) -> str:

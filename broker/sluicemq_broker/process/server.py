@@ -77,7 +77,8 @@ class Server:
         services = Services(
             config.broker, foundation.counters, board, jobs.queues, maker, timer, security, foundation.name
         )
-        core = Core(config, foundation, jobs, services, [jobs.queues.subjects], [jobs.kept], [], {})
+        subjects = [jobs.queues.subjects, jobs.queues.kinds]
+        core = Core(config, foundation, jobs, services, subjects, [jobs.kept], [], {})
         self._parts = [part(core) for part in parts]
         core.subjects.extend(subject for part in self._parts for subject in part.subjects)
         self._principals = self._shared_principals(board)

@@ -42,6 +42,7 @@ class Endings:
     def ended(self, count: Count, settled: Sequence[Settled[Any]], now: float) -> None:
         """Workers have ended jobs: they are done, were forwarded, or wait for children, as ``count`` says."""
         self._core.counters.add(count, len(settled))
+        self._core.counters.kinds.add(count, [each.delivery.job.kind for each in settled])
         if self._core.events.wanted:
             self._core.events.emit(count, now, map(_about, settled))
         if count is Count.FANNED_OUT:
@@ -72,6 +73,7 @@ class Endings:
             self._core.counters.notice(Count.DEAD, text, about=about_return(entry))
             shielded(self._waiters.failed, job_id, DeadError(f"job {job_id} is dead: {entry.reason}"))
         jobs = [entry.job for entry in entries]
+        self._core.counters.kinds.add(Count.DEAD, [job.kind for job in jobs])
         self._notify_if_wanted(jobs)
         self._groups.may_advance(jobs)
 

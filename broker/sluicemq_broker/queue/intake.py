@@ -126,6 +126,7 @@ class Intake:
         """Count jobs that another statement has stored, so that they are claimed; ``existing`` were there."""
         now = self._core.clock.now()
         self._core.counters.add(Count.PUSHED, len(jobs))
+        self._core.counters.kinds.add(Count.PUSHED, [job.kind for job in jobs])
         self._core.counters.add(Count.REPEATED, existing)
         self._core.events.emit(Count.PUSHED, now, ({"job": job.id} for job in jobs))
         plain = [job for job in jobs if job.group is None]
@@ -234,6 +235,9 @@ class Intake:
 
     def _count(self, jobs: list[Job], pushed: Pushed) -> None:
         self._core.counters.add(Count.PUSHED, len(jobs) - len(pushed.existing) - len(pushed.refused))
+        absent = {*pushed.existing, *pushed.refused}
+        kinds = [job.kind for at, job in enumerate(jobs) if at not in absent]
+        self._core.counters.kinds.add(Count.PUSHED, kinds)
         duplicates = sum(isinstance(error, DuplicateError) for error in pushed.refused.values())
         self._core.counters.add(Count.DUPLICATES, duplicates)
         self._core.counters.add(Count.REPEATED, len(pushed.existing))

@@ -117,6 +117,7 @@ class JobMaker:
             keep_done=headers.get("keep_done", settings.keep_done),
             group=headers.get("group"),
             tenant=headers.get("tenant"),
+            kind=headers.get("kind") or _own_kind(own),
             size=size,
         )
 
@@ -160,6 +161,12 @@ def _eligible_at(headers: Mapping[str, Any], now: float, delay: float) -> float:
     delay = headers.get("delay", delay)
     due = max(not_before or 0.0, now + delay if delay else 0.0)
     return int(due * 1000) / 1000
+
+
+def _own_kind(own: Mapping[str, Any] | None) -> str | None:
+    """Return the kind in a job's own headers, where tasks have it; None for what can't be one."""
+    kind = own.get("kind") if own else None
+    return kind if isinstance(kind, str) and OPTIONS["kind"].rule.holds(kind) else None
 
 
 def _dedupe(headers: Mapping[str, Any], window: float) -> Dedupe | None:

@@ -128,6 +128,7 @@ class Forwards(Moves[PassOn]):
             job.keep_result(RESULT_WANTED_FOR)
         own = {"payload"} if onward.payload is not None else set()
         own |= {"tenant"} if settled.caller.tenant is not None else set()
+        own |= {"kind"} if on.kind is not None else set()
         began = now - self._core.timer.now() + delivery.handed_at
         said = frozenset(onward.options) | own
         entry = ForwardEntry(job, queue.store, on, said, delivery.worker.name, began, job.kept_until(now))

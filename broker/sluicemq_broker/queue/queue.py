@@ -7,12 +7,12 @@ ready, ``sending`` sends it, ``settler`` writes what became of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import NotFoundError, UnavailableError
-from sluicemq.protocol.rows import WorkerRow
+from sluicemq.protocol.rows import KindRow, WorkerRow
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.context import Context
@@ -236,6 +236,11 @@ class Queue:
         """Describe its workers here, the seconds since each came, and their first jobs."""
         now = self._timer.now()
         return [each.listed(self.name, now, most_jobs) for each in self.deliveries.workers]
+
+    def kinds(self) -> Iterator[KindRow]:
+        """Describe each kind of its jobs, as they were counted here."""
+        now = self._timer.now()
+        return (found.listed(self.name, kind, now) for kind, found in self.counters.kinds.items())
 
     # ---------------------------------------------------------------- results
 

@@ -138,6 +138,7 @@ class Settler:
             settled.append(Settled(delivery, decision, settlement, position))
         self._carry_out(settled)
         self._core.scheduler.pace.ended(len(settled), at)
+        self._time_kinds(settled, now, at)
         self._core.counters.took(Timing.TIME_AT_WORKER, [at - each.delivery.handed_at for each in settled])
         settlement.close()
         for each in settled:
@@ -252,12 +253,22 @@ class Settler:
                 self.under_way += len(these)
             self._writes[kind].add(these)
 
+    def _time_kinds(self, settled: Iterable[Settled[Any]], now: float, at: float) -> None:
+        """Record by kind how long these jobs have waited, and were at their workers."""
+        for delivery in [each.delivery for each in settled if each.delivery.job.kind]:
+            job, worked = delivery.job, at - delivery.handed_at
+            # The number of a job is the microsecond in which it was accepted.
+            self._core.counters.kinds.took(job.kind or "", now - worked - job.seq / 1e6, worked)
+
     def _count_returns(self, settled: Sequence[Settled[Return]]) -> None:
         self._core.scheduler.ledger.returning(_awaited(settled), self._core.timer.now())
         for count, number in Counter([each.decision.counts_as for each in settled]).items():
             self._core.counters.add(count, number)
             if count is Count.RETURNED:
                 self._core.counters.add(Count.RELEASED, number)
+            else:
+                failed = [each.delivery.job.kind for each in settled if each.decision.counts_as is count]
+                self._core.counters.kinds.add(count, failed)
 
     # ------------------------------------------------------------------- written
 

@@ -100,6 +100,19 @@ class Queues:
             lambda name: self.database_name(check_name(name)),
         )
 
+    @property
+    def kinds(self) -> Subjects:
+        """The kinds of jobs with their counters, each named behind its queue: ``mail:send_receipt``."""
+        return Subjects(
+            "kind",
+            lambda: (
+                (f"{each.name}:{kind}".replace("/", "_"), found.values)
+                for each in self
+                for kind, found in each.counters.kinds.items()
+            ),
+            lambda name: self.database_name(check_name(name.partition(":")[0])),
+        )
+
     def __iter__(self) -> Iterator[Queue]:
         """Yield every queue that is known."""
         return iter(list(self._open.values()))

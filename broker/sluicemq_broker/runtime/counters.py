@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Final
+from weakref import WeakSet
 
 from sluicemq.protocol.errors import ForbiddenError, SluiceError
 from sluicemq_broker.runtime.counts import Count, Timing
 from sluicemq_broker.runtime.histogram import Histogram
+from sluicemq_broker.runtime.kinds import KindCounters, Kinds, Rates
 from sluicemq_devices.hub import About, Notices
 
 _RATED: Final = (Count.PUSHED, Count.DELIVERED, Count.COMMITTED)
@@ -36,6 +38,8 @@ class Counters(Notices):
         self.timings_by_queue: dict[str, dict[Timing, Histogram]] = {}
         #: By MongoDB's name of the command.
         self.statements: defaultdict[str, Histogram] = defaultdict(Histogram)
+        self.all_kinds: WeakSet[KindCounters] = WeakSet()
+        self.kinds = Kinds(self.all_kinds)
 
     def refused(self, error: SluiceError, text: str, about: About | None = None) -> None:
         """Count and log what was refused with this error; a FORBIDDEN is counted and logged already."""
@@ -89,7 +93,8 @@ class QueueCounters(PartCounters):
         super().__init__(broker, {"queue": queue} if queue else None)
         self._queue = queue or OTHERS
         self._timings: dict[Timing, Histogram] | None = None  # until something has taken any time
-        self._marks: deque[tuple[float, tuple[int, ...]]] = deque([(now, self._rated())], maxlen=13)
+        self._rates = Rates(self.values, _RATED, now)
+        self.kinds = Kinds(broker.all_kinds)
 
     def took(self, timing: Timing, durations: Sequence[float]) -> None:
         """Record the durations of one batch, in seconds; a negative one counts as 0."""
@@ -107,16 +112,9 @@ class QueueCounters(PartCounters):
 
     def tick(self, now: float) -> None:
         """Remember the counts for :meth:`rates`; called every second or so. ``now`` is monotonic."""
-        # Rates are taken over a minute: twelve steps of five seconds
-        if now - self._marks[-1][0] >= 5.0:
-            self._marks.append((now, self._rated()))
+        self._rates.tick(now)
+        self.kinds.tick(now)
 
     def rates(self, now: float) -> dict[str, float]:
         """Return jobs ``pushed``, ``delivered`` and ``committed`` here per second of the last minute."""
-        since, before = self._marks[0]
-        seconds = max(now - since, 1.0)
-        counted = zip(_RATED, before, self._rated(), strict=True)
-        return {name: round((count - then) / seconds, 3) for name, then, count in counted}
-
-    def _rated(self) -> tuple[int, ...]:
-        return tuple(self.values[name] for name in _RATED)
+        return self._rates.of(now)

@@ -15,6 +15,8 @@ from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.rows import (
     GoneWorkerRow,
     IncidentsRow,
+    KindRow,
+    KindsRow,
     OperationRow,
     OperationsRow,
     QueueRow,
@@ -41,6 +43,16 @@ def queues(caller: Caller, rows: Iterable[QueueRow]) -> list[QueueRow]:
 def workers(caller: Caller, rows: Iterable[W]) -> list[W]:
     """Return the workers of queues that it may read."""
     return _of(caller, Action.READ, rows, "queue")
+
+
+def kinds(caller: Caller, rows: Iterable[KindRow]) -> list[KindRow]:
+    """Return the kinds of queues that it may read."""
+    return _of(caller, Action.READ, rows, "queue")
+
+
+def all_kinds(caller: Caller, answer: KindsRow) -> KindsRow:
+    """Return :func:`kinds` of an answer."""
+    return KindsRow(kinds=tuple(kinds(caller, answer.kinds)))
 
 
 def all_workers(caller: Caller, answer: WorkersRow) -> WorkersRow:
@@ -124,12 +136,14 @@ def names(caller: Caller, action: Action) -> Callable[[str], bool]:
 
 
 #: Actions that let a caller read the history of a subject; of others, such as brokers, ``operate``.
-_OF_SUBJECT = {"queue": Action.READ, "stream": Action.SUBSCRIBE}
+_OF_SUBJECT = {"queue": Action.READ, "kind": Action.READ, "stream": Action.SUBSCRIBE}
 
 
 def history(kind: str, name: str) -> tuple[Action, str]:
     """Return what the history of a subject needs: its action, and the name on which it is asked."""
     action = _OF_SUBJECT.get(kind)
+    if kind == "kind":  # it is named behind its queue
+        name = name.partition(":")[0]
     return (Action.OPERATE, "") if action is None else (action, name)
 
 

@@ -260,6 +260,12 @@ class Workers(_Namespace):
     list = Awaited(brokers.Workers.list)
 
 
+class Kinds(_Namespace):
+    """The kinds of jobs at this broker."""
+
+    list = Awaited(brokers.Kinds.list)
+
+
 class Events(_Namespace):
     """Events: what happens to jobs at this broker."""
 
@@ -271,6 +277,7 @@ class History(_Namespace):
     """Counters of all brokers together, by a ``span`` of time."""
 
     queue = Awaited(history.History.queue)
+    kind = Awaited(history.History.kind)
     stream = Awaited(history.History.stream)
     device = Awaited(history.History.device)
     broker = Awaited(history.History.broker)

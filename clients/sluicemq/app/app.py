@@ -18,7 +18,7 @@ from sluicemq.namespaces.words import MisfireWord
 from sluicemq.producer import Producer
 from sluicemq.protocol.durations import Duration
 from sluicemq.protocol.enums import Misfire
-from sluicemq.protocol.names import QUEUE_NAME_RULE, is_queue_name
+from sluicemq.protocol.names import KIND_RULE, QUEUE_NAME_RULE, is_kind, is_queue_name
 from sluicemq.protocol.readable import brief
 from sluicemq.transport.access import Access, Broker
 from sluicemq.transport.credentials import AccessOptions
@@ -30,7 +30,6 @@ _T = TypeVar("_T", bound=Task[..., Any])
 
 #: The queue of tasks that name none.
 DEFAULT_QUEUE: Final = "default"
-_LONGEST_KIND: Final = 64
 
 
 class App:
@@ -70,12 +69,12 @@ class App:
 
     @overload
     def task(
-        self, *, bind: Literal[True], kind: str | None = None, **options: Unpack[TaskOptions]
+        self, *, bind: Literal[True], **options: Unpack[TaskOptions]
     ) -> Callable[[Callable[Concatenate[Job, _P], _R]], Task[_P, _R]]: ...
 
     @overload
     def task(
-        self, *, bind: Literal[False] = False, kind: str | None = None, **options: Unpack[TaskOptions]
+        self, *, bind: Literal[False] = False, **options: Unpack[TaskOptions]
     ) -> Callable[[Callable[_P, _R]], Task[_P, _R]]: ...
 
     def task(  # type: ignore[misc] # mypy does not see that Any takes all that TaskOptions has
@@ -97,8 +96,8 @@ class App:
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any]:
             name = getattr(function, "__name__", "") if kind is None else kind
-            if not name.isprintable() or not 1 <= len(name) <= _LONGEST_KIND:
-                raise ValueError(f"a kind has 1 to {_LONGEST_KIND} visible characters, not {brief(name)}")
+            if not is_kind(name):
+                raise ValueError(f"a kind has {KIND_RULE}, not {brief(name)}")
             if name in self.tasks:
                 raise ValueError(f"there are two tasks {name!r}: give one of them another kind")
             merged = cast("TaskOptions", {"queue": DEFAULT_QUEUE, **options})

@@ -47,7 +47,7 @@ _HOMES = {
         "queues": ["queues", "stats", "ping"],
         "history": ["history"],
         "top": ["top"],
-        "workers": ["workers", "events"],
+        "workers": ["workers", "kinds", "events"],
         "jobs": ["jobs"],
         "dead_letters": ["dead-letters"],
         "schedules": ["schedules"],
@@ -70,7 +70,7 @@ _BESIDE: Final = 18
 SECTIONS: Final = {
     "Jobs": ["push", "call", "work", "pop", "jobs", "dead-letters"],
     "Queues, streams and schedules": ["queues", "streams", "subscriptions", "schedules", "operations"],
-    "Watching": ["top", "stats", "workers", "events", "history", "ping", "doctor"],
+    "Watching": ["top", "stats", "workers", "kinds", "events", "history", "ping", "doctor"],
     "Keys and principals": ["key", "principals", "audit"],
     "The broker": ["serve", "device", "config", "brokers", "backup", "restore", "bench", "completion"],
 }

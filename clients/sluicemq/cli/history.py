@@ -20,6 +20,7 @@ _JOBS = {
 COLUMNS = {
     "queue": _JOBS,
     "broker": _JOBS,
+    "kind": _JOBS,
     "stream": {
         "published": "published",
         "published_bytes": "bytes",
@@ -34,6 +35,7 @@ COLUMNS = {
 _TIMES = {
     "queue": {"waited": "delivered", "worked": "committed"},
     "broker": {"waited": "delivered", "worked": "committed"},
+    "kind": {"waited": "delivered", "worked": "delivered"},
     "device": {"paused": ""},
 }
 #: What is drawn: each row is a chart.
@@ -41,6 +43,7 @@ _JOB_CHARTS = (("pushed", "committed", "rolled_back", "dead"), ("ready",))
 CHARTS = {
     "queue": _JOB_CHARTS,
     "broker": _JOB_CHARTS,
+    "kind": _JOB_CHARTS,
     "stream": (("published", "messages_read"),),
     "device": (("received", "sent", "lost"),),
 }
@@ -90,7 +93,19 @@ def of_queue(
     ((kind, name),) = named.items()
     if kind != "queue":
         note_former(click.get_current_context(), f"sluicemq history --{kind}", f"sluicemq history {kind}")
-    _show(invocation, kind, name, by, on, plot)
+    _show(invocation, kind, (name,), by, on, plot)
+
+
+@history.command("kind")
+@click.argument("queue")
+@click.argument("kind")
+@_when
+@click.pass_obj
+def of_kind(
+    invocation: Invocation, queue: str, kind: str, by: str | None, on: str | None, plot: Path | None
+) -> None:
+    """Show the history of the jobs of a KIND in a QUEUE."""
+    _show(invocation, "kind", (queue, kind), by, on, plot)
 
 
 @history.command("stream")
@@ -99,7 +114,7 @@ def of_queue(
 @click.pass_obj
 def of_stream(invocation: Invocation, stream: str, by: str | None, on: str | None, plot: Path | None) -> None:
     """Show the history of a STREAM."""
-    _show(invocation, "stream", stream, by, on, plot)
+    _show(invocation, "stream", (stream,), by, on, plot)
 
 
 @history.command("device")
@@ -108,7 +123,7 @@ def of_stream(invocation: Invocation, stream: str, by: str | None, on: str | Non
 @click.pass_obj
 def of_device(invocation: Invocation, device: str, by: str | None, on: str | None, plot: Path | None) -> None:
     """Show the history of the devices of a kind and a queue or stream, as in streamer.mail."""
-    _show(invocation, "device", device, by, on, plot)
+    _show(invocation, "device", (device,), by, on, plot)
 
 
 @history.command("broker")
@@ -117,21 +132,26 @@ def of_device(invocation: Invocation, device: str, by: str | None, on: str | Non
 @click.pass_obj
 def of_broker(invocation: Invocation, host: str, by: str | None, on: str | None, plot: Path | None) -> None:
     """Show the history of the brokers on a HOST; without one, of all brokers together."""
-    _show(invocation, "broker", host, by, on, plot)
+    _show(invocation, "broker", (host,), by, on, plot)
 
 
 def _show(
-    invocation: Invocation, kind: str, name: str, by: str | None, on: str | None, plot: Path | None
+    invocation: Invocation,
+    kind: str,
+    name: tuple[str, ...],
+    by: str | None,
+    on: str | None,
+    plot: Path | None,
 ) -> None:
     with invocation.client() as client:
-        answer = getattr(client.sent.history, kind)(name, span=by or "minute", day=on)
+        answer = getattr(client.sent.history, kind)(*name, span=by or "minute", day=on)
     points = answer["points"]
     if plot:
         _draw(answer, plot)
     if invocation.as_json:
         invocation.json(answer)
     elif not points:
-        invocation.note(f"nothing was counted in {name}")
+        invocation.note(f"nothing was counted in {':'.join(name)}")
     elif plot is None:
         last_hour = by is None and on is None
         shown = points[-_SHOWN:] if last_hour else points

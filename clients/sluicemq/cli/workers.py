@@ -1,8 +1,8 @@
-"""``sluicemq workers`` and ``events``: the workers at a broker, and what happens to its jobs."""
+"""``sluicemq workers``, ``kinds`` and ``events``: workers, kinds of jobs, and what happens to jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import monotonic, sleep
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ import click
 from sluicemq.cli.everywhere import at_each, unanswered
 from sluicemq.cli.nouns import Noun
 from sluicemq.cli.options import timespan
-from sluicemq.cli.output import CommandClient, Invocation, none_seen, span
+from sluicemq.cli.output import CommandClient, Invocation, none_seen, span, took
 from sluicemq.protocol.permissions import Action
 
 #: Seconds between two questions for events, if the last one brought none.
@@ -23,6 +23,11 @@ _SECONDS: Final = 5.0
 @click.group(cls=Noun, default="list")
 def workers() -> None:
     """Look at the workers at brokers."""
+
+
+@click.group(cls=Noun, default="list")
+def kinds() -> None:
+    """Look at the kinds of jobs, such as the tasks of a program."""
 
 
 @click.group(cls=Noun, default="read")
@@ -38,24 +43,41 @@ def list_(invocation: Invocation, queue: str | None) -> None:
 
     A broker that does not answer is named.
     """
+    _list(invocation, "workers", queue, worker_row)
+
+
+@kinds.command("list")
+@click.argument("queue", required=False)
+@click.pass_obj
+def list_kinds(invocation: Invocation, queue: str | None) -> None:
+    """List the kinds of jobs at the brokers of all endpoints, or those of one QUEUE, with their figures.
+
+    Each broker counts since its start. Times are those at workers.
+    """
+    _list(invocation, "kinds", queue, kind_row)
+
+
+def _list(
+    invocation: Invocation, noun: str, queue: str | None, row: Callable[[Mapping[str, Any]], dict[str, Any]]
+) -> None:
     asked: list[CommandClient] = []
 
     def ask(client: CommandClient) -> list[dict[str, Any]]:
         asked.append(client)
-        rows: list[dict[str, Any]] = client.sent.workers.list(queue)
+        rows: list[dict[str, Any]] = getattr(client.sent, noun).list(queue)
         return rows
 
     answers = at_each(invocation, ask)
     missing = unanswered(invocation, answers)
-    rows = [row for each in answers for row in each.value or ()]
+    rows = [each for answer in answers for each in answer.value or ()]
     if invocation.as_json:
-        invocation.json({"workers": rows, "unanswered": missing})
+        invocation.json({noun: rows, "unanswered": missing})
     elif rows:
         named = len(answers) > 1
-        invocation.table("", [{**_broker(each, shown=named), **worker_row(each)} for each in rows])
+        invocation.table("", [{**_broker(each, shown=named), **row(each)} for each in rows])
     else:
-        none = "no workers" + (f" of {queue}" if queue else "")
-        sees = none_seen(asked[0], Action.READ, "workers", none) if asked else none
+        none = f"no {noun}" + (f" of {queue}" if queue else "")
+        sees = none_seen(asked[0], Action.READ, noun, none) if asked else none
         invocation.note(sees)
 
 
@@ -82,6 +104,18 @@ def worker_row(worker: Mapping[str, Any]) -> dict[str, Any]:
         "has": f"{worker['in_flight']}/{worker['prefetch']}",
         "longest": None if longest is None else span(longest),
     }
+
+
+def kind_row(kind: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a kind as a line of a table."""
+    counts = {name: kind[name] for name in ("queue", "kind", "pushed")}
+    times = {name: _took(kind[name]) for name in ("waited", "worked", "p95", "p99")}
+    failed = kind["rolled_back"] + kind["rejected"]
+    return {**counts, "done": kind["committed"], "failed": failed, "dead": kind["dead"], **times}
+
+
+def _took(seconds: float | None) -> str | None:
+    return None if seconds is None else took(seconds)
 
 
 _queue_option = click.option("--queue", metavar="QUEUE", help="Another way to give QUEUE.", hidden=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from sluicemq.arguments import checked
 from sluicemq.namespaces.audit import Audit, AuditChoice
-from sluicemq.namespaces.brokers import Brokers, Workers
+from sluicemq.namespaces.brokers import Brokers, Kinds, Workers
 from sluicemq.namespaces.calls import Calls, PlainCalls
 from sluicemq.namespaces.dead_letters import DeadLetters
 from sluicemq.namespaces.events import Events
@@ -42,6 +42,7 @@ class Namespaces:
         self.operations = Operations(calls)
         self.brokers = Brokers(calls)
         self.workers = Workers(calls)
+        self.kinds = Kinds(calls)
         self.events = Events(calls)
         self.history = History(calls)
         self.audit = Audit(calls)

@@ -1,4 +1,4 @@
-"""``client.brokers`` and ``client.workers``."""
+"""``client.brokers``, ``client.workers`` and ``client.kinds``."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from operator import itemgetter
 from typing import Any
 
 from sluicemq.arguments import checked
-from sluicemq.namespaces.namespace import CalledBefore
+from sluicemq.namespaces.namespace import CalledBefore, Namespace
 from sluicemq.protocol import wire
-from sluicemq.protocol.rows import BrokerRow, SchemaRow, UpgradeRow, WorkerRow
+from sluicemq.protocol.rows import BrokerRow, KindRow, SchemaRow, UpgradeRow, WorkerRow
 
 
 @checked()
@@ -55,3 +55,17 @@ class Workers(CalledBefore, verb="list"):
         its ``jobs``, and the name of its ``broker``.
         """
         return self._calls.read(builtins.list[WorkerRow], wire.WORKERS, queue)
+
+
+@checked()
+class Kinds(Namespace):
+    """The kinds of jobs at this broker."""
+
+    __slots__ = ()
+
+    def list(self, queue: str | None = None) -> builtins.list[KindRow]:
+        """Return the kinds of jobs, or those of one queue, as this broker has counted them since its start.
+
+        Older brokers don't know kinds: :class:`~sluicemq.BadVerbError`.
+        """
+        return self._calls.read(builtins.list[KindRow], wire.KINDS, queue)

@@ -26,6 +26,12 @@ class History(CalledBefore, verb="queue"):
         """Return what was counted in a queue."""
         return self._of("queue", name, span, day)
 
+    def kind(
+        self, queue: str, kind: str, *, span: SpanWord = Span.MINUTE, day: str | None = None
+    ) -> HistoryRow:
+        """Return what was counted of the jobs of one kind in a queue."""
+        return self._of("kind", f"{queue}:{kind}".replace("/", "_"), span, day)
+
     def stream(self, name: str, *, span: SpanWord = Span.MINUTE, day: str | None = None) -> HistoryRow:
         """Return what was counted in a stream."""
         return self._of("stream", name, span, day)

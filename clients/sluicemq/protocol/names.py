@@ -30,5 +30,5 @@ def is_principal_name(value: object) -> bool:
 
 
 def is_kind(kind: object) -> bool:
-    """Return whether a subscription may be held for this kind of work."""
+    """Return whether jobs, or a hold on a subscription, may have this kind."""
     return isinstance(kind, str) and 1 <= len(kind) <= _LONGEST_KIND and kind.isprintable()

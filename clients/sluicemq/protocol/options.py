@@ -65,6 +65,7 @@ class JobOptions(TypedDict, total=False):
     keep_done: Duration | None
     group: str | None
     tenant: str | None
+    kind: str | None
     reply: str | None
     headers: dict[str, Any] | None
 
@@ -216,6 +217,15 @@ _ALL = (
         example="acme",
         stored=("tenant",),
         metavar="TENANT",
+    ),
+    Option(
+        name="kind",
+        doc="what sort of work it is: counts, rates and failures are shown by kind; "
+        "without it a text under that name in the job's own headers counts, as tasks have it",
+        rule=rules.KIND,
+        example="send_mail",
+        stored=("kind",),
+        metavar="NAME",
     ),
     Option(
         name="reply",

@@ -15,6 +15,7 @@ from numbers import Integral, Real
 from typing import Any, Final, NamedTuple
 
 from sluicemq.protocol.durations import EXAMPLES, TEN_YEARS, seconds_of
+from sluicemq.protocol.names import KIND_RULE, is_kind
 from sluicemq.protocol.readable import is_utf8
 
 #: Numbers up to here are exact in every language.
@@ -263,6 +264,7 @@ _OF_BACKOFF = {
 }
 
 IDENTIFIER: Final = kept(f"a string of 1 to {LONGEST_ID} bytes", _is_id)
+KIND: Final = kept(KIND_RULE, is_kind)
 MOMENT: Final = Rule(_MOMENT, _moment, spelt=_spelt_moment)
 BACKOFF: Final = Rule(_BACKOFF, _backoff)
 OWN_MAP: Final = kept(

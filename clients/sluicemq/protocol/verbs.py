@@ -100,8 +100,9 @@ _TABLE: Final[dict[str, _Rows]] = {
         ("upgrade", "UPGRADE", "upgrade"),
     ),
     "workers": (("list", "WORKERS", "list"),),
+    "kinds": (("list", "KINDS", "list"),),
     "events": (("read", "EVENTS", "read"), ("follow", "EVENTS", "follow")),
-    "history": tuple((each, "HISTORY", each) for each in ("queue", "stream", "device", "broker")),
+    "history": tuple((each, "HISTORY", each) for each in ("queue", "kind", "stream", "device", "broker")),
     "audit": (("list", "AUDIT", "list"), ("iterate", "AUDIT", "-")),
 }
 

@@ -44,6 +44,7 @@ From the client::
     COUNTERS [n]                                        -> {broker, counters}
     HISTORY [n, kind, name, day|nil, span]              -> {points: [{at, counted: {...}}, ...], ...}
     WORKERS [n, queue|nil]                              -> [{queue, name, door, connected, jobs, ...}, ...]
+    KINDS   [n, queue|nil]                              -> [{queue, kind, pushed, ...}, ...] at this broker
     EVENTS  [n, {after?, queue?}]                       -> {events: [{at, event, queue, job, ...}, ...],
                                                            after, missed}: events of jobs since ``after``
                                                            of the last answer
@@ -202,6 +203,7 @@ STATS: Final = b"STATS"
 HISTORY: Final = b"HISTORY"
 COUNTERS: Final = b"COUNTERS"
 WORKERS: Final = b"WORKERS"
+KINDS: Final = b"KINDS"
 EVENTS: Final = b"EVENTS"
 PEEK: Final = b"PEEK"
 PURGE: Final = b"PURGE"
@@ -336,7 +338,22 @@ class Message(NamedTuple):
 #: Requests that change nothing.
 LOOKS: Final = frozenset(
     (
-        *(QUEUES, QUEUE, STATS, HISTORY, COUNTERS, WORKERS, EVENTS, PEEK, SHOW, TASKS, TASK, RESULT, PING),
+        *(
+            QUEUES,
+            QUEUE,
+            STATS,
+            HISTORY,
+            COUNTERS,
+            WORKERS,
+            KINDS,
+            EVENTS,
+            PEEK,
+            SHOW,
+            TASKS,
+            TASK,
+            RESULT,
+            PING,
+        ),
         *(READ, STREAMS, STREAM, SUBS, AUDIT, BROKERS, DEAD),
     )
 )

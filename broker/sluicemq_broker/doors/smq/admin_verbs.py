@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.permissions import Action
-from sluicemq.protocol.rows import WorkerRow
+from sluicemq.protocol.rows import KindRow, WorkerRow
 from sluicemq_broker.admin import (
     OF_ON_DEAD,
     OF_REDRIVE,
@@ -50,6 +50,7 @@ _OF_TASK: Final = Needs(
 )
 _OF_STATS: Final = Needs(Action.READ, shows=visible.stats)
 _OF_WORKERS: Final = Needs(Action.READ, 0, shows=visible.workers)
+_OF_KINDS: Final = Needs(Action.READ, 0, shows=visible.kinds)
 _READ: Final = Needs(Action.READ, 0)
 _MANAGE: Final = Needs(Action.MANAGE, 0)
 
@@ -93,6 +94,16 @@ def _workers(session: Any, name: str | None) -> Computed:
     return Computed(rows)
 
 
+def _kinds(session: Any, name: str | None) -> Computed:
+    admin: Admin = session.admin
+
+    def rows() -> list[KindRow]:
+        found = admin.queues.kinds(name, visible.names(session.caller, Action.READ))
+        return [replace(kind, broker=session.door.name) for kind in found]
+
+    return Computed(rows)
+
+
 def _events(session: Any, options: dict[str, Any]) -> Computed:
     """Return events of queues that the caller may read; the first look makes the broker record them."""
     caller: Caller = session.caller
@@ -120,6 +131,7 @@ ADMIN_VERBS: Final[dict[bytes, AdminVerb]] = {
     wire.QUEUES: _shared("admin.queues", QueueAdmin.all, Needs(Action.READ, shows=visible.queues)),
     wire.QUEUE: _reads("admin.queues", QueueAdmin.one, _READ, str),
     wire.WORKERS: AdminVerb(_session, _workers, _OF_WORKERS, (str | None,), reads=True, at_once=True),
+    wire.KINDS: AdminVerb(_session, _kinds, _OF_KINDS, (str | None,), reads=True, at_once=True),
     wire.PAUSE: _changes("admin.queues", QueueAdmin.pause, _MANAGE, str, str),
     wire.RESUME: _changes("admin.queues", QueueAdmin.resume, _MANAGE, str, str),
     wire.SETTINGS: _reads("admin.queues", QueueAdmin.settings, _READ, str),

@@ -59,7 +59,7 @@ _SHOWN: Final[Document] = {
                 "unanswered",
                 "unreadable",
             ),
-            *("group", "tenant", "wait", "head", "children", "pushed_by"),
+            *("group", "tenant", "kind", "wait", "head", "children", "pushed_by"),
         ),
         1,
     ),

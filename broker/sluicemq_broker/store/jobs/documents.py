@@ -8,6 +8,7 @@ Each job is one document from its insert to its end::
      losses?, unanswered?, suspect?, headers?, expires_at?, remember?,
      group?,                                           one job of a group goes out at a time
      tenant?,                                          the tenant in a fair queue
+     kind?,                                            what sort of work it is
      wait?: {group, place, expires_at?},               while waiting: its place in the line of its group;
                                                        of a parent: FOR_CHILDREN, and its seq
      head?,                                            its group, while ready or reserved
@@ -180,7 +181,7 @@ def document(job: Job, now: datetime, defaults: QueueDefaults) -> Document:
         stored["expires_at"] = date(job.expires_at)
     if job.remember is not None or job.result_wanted or job.story or job.parent or job.joined:
         stored |= _beside(job)
-    if job.dedupe or job.group is not None or job.tenant is not None:
+    if job.dedupe or not (job.group is job.tenant is job.kind is None):
         stored |= _named(job, fair=defaults.fair)
     return stored
 
@@ -219,7 +220,7 @@ def queue_of(collection: str) -> str:
 
 
 def _named(job: Job, *, fair: bool) -> Document:
-    """Return the fields of jobs with a ``dedupe_id``, a group or a tenant."""
+    """Return the fields of jobs with a ``dedupe_id``, a group, a tenant or a kind."""
     named: Document = {}
     if job.dedupe:
         named = {"dedupe_id": job.dedupe.id, "dedupe_until": date(job.dedupe_until)}
@@ -227,6 +228,8 @@ def _named(job: Job, *, fair: bool) -> Document:
         named |= {"state": _WAITING, "group": job.group, "wait": in_line(job)}
     if job.tenant is not None or (fair and job.turn):
         named["tenant"] = job.turn
+    if job.kind is not None:
+        named["kind"] = job.kind
     return named
 
 
@@ -279,6 +282,7 @@ def _special(stored: Document, payload: bytes, defaults: QueueDefaults) -> Job:
         keep_done=stored.get("keep_done", defaults.keep_done),
         group=_name("group", stored.get("group")),
         tenant=_tenant(stored),
+        kind=_name("kind", stored.get("kind")),
         size=len(payload) + (_deliverable_size(headers) if headers is not None else 0),
     )
     if isinstance(by := stored.get("pushed_by"), str):  # of a popped job that is pushed again

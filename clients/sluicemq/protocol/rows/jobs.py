@@ -99,6 +99,7 @@ class JobRow(Row, frozen=True, kw_only=True):
     group: str | None = None
     head: str | None = None
     tenant: str | None = None
+    kind: str | None = None
     dedupe_id: str | None = None
     dedupe_until: float | None = None
     pushed_by: str | None = None

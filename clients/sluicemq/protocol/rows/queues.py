@@ -99,6 +99,44 @@ class SettingsRow(Row, frozen=True, kw_only=True):
     differs: tuple[DifferenceRow, ...]
 
 
+class KindRatesRow(Row, frozen=True, kw_only=True):
+    """Jobs of a kind a second at this broker in the last minute; ``rolled_back``: those that failed."""
+
+    pushed: float
+    committed: float
+    rolled_back: float
+
+
+class KindRow(Row, frozen=True, kw_only=True):
+    """A kind of jobs of a queue, as this broker has counted it since its start; kind ``*``: all further ones.
+
+    ``committed``: done, forwarded too. ``rolled_back``: attempts that failed; ``rejected``: those whose job
+    is dead at once. Seconds: ``waited`` and ``worked`` on average, before a worker and there; ``p50``,
+    ``p95`` and ``p99`` of ``worked``, about. None: nothing was counted.
+    """
+
+    queue: str
+    kind: str
+    pushed: int
+    committed: int
+    rolled_back: int
+    rejected: int
+    dead: int
+    waited: float | None
+    worked: float | None
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    rates: KindRatesRow
+    broker: str = ""
+
+
+class KindsRow(Row, frozen=True, kw_only=True):
+    """The kinds at this broker, 2,000 at most."""
+
+    kinds: tuple[KindRow, ...]
+
+
 class WorkerJobRow(Row, frozen=True, kw_only=True):
     """A job that a worker has; ``seconds``: how long it has it."""
 
