@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from secrets import token_hex
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from pymongo.client_session import ClientSession
 from pymongo.database import Database
 from pymongo.errors import WriteError
 
-from sluicemq import Client, Producer, outbox
+from sluicemq import ClaimedJob, Client, Producer, outbox
 from sluicemq.protocol.outbox import OUTBOX
 from support.broker_process import BrokerProcess
 from support.waiting import wait_until
@@ -22,20 +23,20 @@ from support.waiting import wait_until
 Shop = Database[dict[str, Any]]
 
 
-@pytest.fixture
-def shop(mongo_uri: str, database: str) -> Iterator[Shop]:
+@pytest.fixture(scope="module")
+def shop(mongo: MongoClient[dict[str, Any]]) -> Iterator[Shop]:
     """The database of an application, at the MongoDB of the brokers."""
-    with MongoClient[dict[str, Any]](mongo_uri) as mongo:
-        outbox.prepare(mongo[f"{database}_shop"])
-        yield mongo[f"{database}_shop"]
-        mongo.drop_database(f"{database}_shop")
+    shop = mongo[f"test_{token_hex(6)}_shop"]
+    outbox.prepare(shop)
+    yield shop
+    mongo.drop_database(shop.name)
 
 
-@pytest.fixture
-def carrier(mongo_uri: str, database: str, shop: Shop) -> Iterator[BrokerProcess]:
+@pytest.fixture(scope="module")
+def carrier(mongo_uri: str, own_database: Shop, shop: Shop) -> Iterator[BrokerProcess]:
     """A broker that follows the outbox of the shop."""
-    config = {"broker": {"outboxes": [shop.name]}, "queues": {"narrow": {"max_ready": 1}}}
-    with BrokerProcess(mongo_uri, database, config=config) as broker:
+    config = {"broker": {"outboxes": [shop.name]}, "queues": {"mail": {}, "narrow": {"max_ready": 1}}}
+    with BrokerProcess(mongo_uri, own_database.name, config=config) as broker:
         yield broker
 
 
@@ -43,6 +44,13 @@ def carrier(mongo_uri: str, database: str, shop: Shop) -> Iterator[BrokerProcess
 def transaction(shop: Shop) -> Iterator[ClientSession]:
     with shop.client.start_session() as session, session.start_transaction():
         yield session
+
+
+def take(client: Client, queue: str, most: int = 1) -> list[ClaimedJob]:
+    """Commit jobs of a queue, and return them; a claim that is left open keeps its broker from stopping."""
+    with client.jobs.reserve(queue, most, wait=60) as claim:
+        claim.commit()
+        return claim.jobs
 
 
 def test_a_job_is_there_once_the_transaction_has_committed(carrier: BrokerProcess, shop: Shop) -> None:
@@ -54,12 +62,12 @@ def test_a_job_is_there_once_the_transaction_has_committed(carrier: BrokerProces
         later = outbox.push(session, "mail", b"later", database=shop.name, delay=timedelta(hours=1))
 
     with Client(endpoint=carrier.doors["smq"]) as client:
-        job = client.jobs.reserve("mail", 1, wait=60).jobs[0]
+        (job,) = take(client, "mail")
         assert (job.id, job.payload, job.priority) == (first, b'{"order":7}', 9)
         assert job.headers == {"trace": "t"}
         assert [each.id for each in client.jobs.list("mail", "scheduled")] == [later]
-        assert client.counters().counters["posted"] == 2
-    assert shop[OUTBOX].count_documents({}) == 0
+        assert client.counters().counters["posted"] >= 2
+    assert shop[OUTBOX].count_documents({"refused": None}) == 0
 
 
 def test_a_transaction_that_is_aborted_leaves_no_job(carrier: BrokerProcess, shop: Shop) -> None:
@@ -70,7 +78,8 @@ def test_a_transaction_that_is_aborted_leaves_no_job(carrier: BrokerProcess, sho
         kept = outbox.push(session, "mail", b"kept", database=shop.name)
 
     with Client(endpoint=carrier.doors["smq"]) as client:
-        assert [job.id for job in client.jobs.reserve("mail", 2, wait=60 if not kept else 5)] == [kept]
+        assert [job.id for job in take(client, "mail")] == [kept]  # the other one would be before it
+    assert shop[OUTBOX].count_documents({"refused": None}) == 0
 
 
 def test_jobs_of_one_program_keep_their_order(carrier: BrokerProcess, shop: Shop) -> None:
@@ -82,19 +91,20 @@ def test_jobs_of_one_program_keep_their_order(carrier: BrokerProcess, shop: Shop
             ]
 
     with Client(endpoint=carrier.doors["smq"]) as client:
-        assert [job.id for job in client.jobs.reserve("mail", 100, wait=60)] == pushed
+        taken: list[str] = []
+        while len(taken) < len(pushed):
+            taken += [job.id for job in take(client, "mail", 100 - len(taken))]
+        assert taken == pushed
 
 
-def test_posts_are_found_that_were_written_while_no_broker_ran(
-    mongo_uri: str, database: str, shop: Shop, carrier: BrokerProcess
-) -> None:
+def test_posts_are_found_that_were_written_while_no_broker_ran(carrier: BrokerProcess, shop: Shop) -> None:
     carrier.kill()
     with transaction(shop) as session:
         waited = outbox.push(session, "mail", b"waited", database=shop.name)
     carrier.restart()
 
     with Client(endpoint=carrier.doors["smq"]) as client:
-        assert client.jobs.reserve("mail", 1, wait=60).jobs[0].id == waited
+        assert [job.id for job in take(client, "mail")] == [waited]
 
 
 def test_a_post_by_hand_of_which_no_job_can_be_made_says_why_and_keeps_none_waiting(
@@ -107,7 +117,7 @@ def test_a_post_by_hand_of_which_no_job_can_be_made_says_why_and_keeps_none_wait
     shop[OUTBOX].insert_many([*bad, {"_id": ObjectId(), "queue": "mail", "payload": "grüße"}])
 
     with Client(endpoint=carrier.doors["smq"]) as client:
-        assert client.jobs.reserve("mail", 1, wait=60).jobs[0].payload == "grüße".encode()
+        assert [job.payload for job in take(client, "mail")] == ["grüße".encode()]
         wait_until(lambda: client.counters().counters.get("unposted") == 2, what="the refusals")
     codes = {each["_id"]: each["refused"]["code"] for each in shop[OUTBOX].find()}
     assert codes == {bad[0]["_id"]: "BAD_QUEUE", bad[1]["_id"]: "BAD_HEADERS"}
@@ -119,9 +129,7 @@ def test_a_full_queue_gets_its_posts_when_it_has_room(carrier: BrokerProcess, sh
 
     with Client(endpoint=carrier.doors["smq"]) as client:
         for post in pushed:
-            claim = client.jobs.reserve("narrow", 1, wait=60)
-            assert claim.jobs[0].id == post
-            claim.jobs[0].commit()
+            assert [job.id for job in take(client, "narrow")] == [post]
 
 
 def test_a_post_that_commits_behind_later_ones_is_carried(carrier: BrokerProcess, shop: Shop) -> None:
@@ -130,8 +138,8 @@ def test_a_post_that_commits_behind_later_ones_is_carried(carrier: BrokerProcess
             earlier = outbox.push(slow, "mail", b"earlier", database=shop.name)
             with transaction(shop) as quick:
                 later = outbox.push(quick, "mail", b"later", database=shop.name)
-            assert client.jobs.reserve("mail", 1, wait=60).jobs[0].id == later
-        assert client.jobs.reserve("mail", 1, wait=60).jobs[0].id == earlier
+            assert [job.id for job in take(client, "mail")] == [later]
+        assert [job.id for job in take(client, "mail")] == [earlier]
 
 
 def test_a_full_queue_keeps_no_other_waiting(carrier: BrokerProcess, shop: Shop) -> None:
@@ -140,10 +148,10 @@ def test_a_full_queue_keeps_no_other_waiting(carrier: BrokerProcess, shop: Shop)
         with transaction(shop) as session:
             kept = [outbox.push(session, "narrow", b"x", database=shop.name) for _ in range(3)]
             free = outbox.push(session, "mail", b"x", database=shop.name)
-        assert client.jobs.reserve("mail", 1, wait=60).jobs[0].id == free
+        assert [job.id for job in take(client, "mail")] == [free]
         assert shop[OUTBOX].count_documents({"queue": "narrow"}) == len(kept)
-        client.jobs.reserve("narrow", 1, wait=60).jobs[0].commit()
-        assert client.jobs.reserve("narrow", 1, wait=60).jobs[0].id == kept[0]
+        take(client, "narrow")
+        assert [job.id for job in take(client, "narrow")] == [kept[0]]
 
 
 def test_what_can_be_no_post_is_refused_where_it_is_written(shop: Shop) -> None:
