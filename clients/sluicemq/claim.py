@@ -57,8 +57,11 @@ class ClaimedJob(Job):
     def _codec(self) -> Codec:
         return self._claim.codec
 
+    def _statements_of_end(self, size: int) -> bytes:
+        return self._claim.statements_of_end(self, size)
+
     def commit(self, result: bytes | None = None) -> None:
-        """Mark the job as done, with this result."""
+        """Mark the job as done, with this result; after ``commit_in``, and its transaction, with that one."""
         self._claim.settle([self], wire.COMMIT, None if result is None else as_bytes(result))
 
     def retry(self, reason: str = "", delay: Duration | None = None) -> None:
@@ -166,7 +169,12 @@ class Claim:
             first = next(job for job in jobs if job not in mine)
             raise LeaseLostError(f"job {first.id} was settled before, or is no longer the claim's")
         if mine:
-            rows = [wire.verdict_row(job.receipt, verb, detail, delay, onward) for job in mine]
+            rows = [
+                wire.verdict_row(
+                    job.receipt, verb, detail if job.committed is None else job.committed, delay, onward
+                )
+                for job in mine
+            ]
             problems = tracing.settle(partial(self._ask, mine, wire.SETTLE, rows), mine, verb, self._endpoint)
             for job in mine:
                 self._unsettled.pop(job.receipt, None)
@@ -176,6 +184,11 @@ class Claim:
     def extend_one(self, job: Job, seconds: float) -> None:
         """Extend one job."""
         self._extend([each for each in self.unsettled if each is job] or [job], seconds)
+
+    def statements_of_end(self, job: ClaimedJob, size: int) -> bytes:
+        """Ask how one job ends within a transaction."""
+        answer: bytes = self._questioned([job], wire.COMMIT_IN, job.receipt, size)
+        return answer
 
     def send_progress(self, job: Job, progress: list[Any]) -> None:
         """Send the progress of one job, about once a second; raises as ``extend`` does."""
@@ -219,15 +232,18 @@ class Claim:
         _raise_first(jobs, problems)
 
     def _ask(self, jobs: Sequence[Job], verb: bytes, *fields: Any) -> dict[int, SluiceError]:
+        answer = self._questioned(jobs, verb, *fields)
+        return {int(position): from_code(str(code), *map(str, why)) for position, code, *why in answer or ()}
+
+    def _questioned(self, jobs: Sequence[Job], verb: bytes, *fields: Any) -> Any:
         try:
-            answer = self._fetch.ask_about(jobs[0].epoch, verb, *fields, timeout=self._timeout)
+            return self._fetch.ask_about(jobs[0].epoch, verb, *fields, timeout=self._timeout)
         except ForkedError:
             raise
         except UnavailableError as error:
             self._unsettled.clear()
             self._fetch.close()
             raise LeaseLostError(f"the claim is lost, its jobs go to others: {error}") from error
-        return {int(position): from_code(str(code), *map(str, why)) for position, code, *why in answer or ()}
 
     def _close_if_settled(self) -> None:
         if not self._unsettled:

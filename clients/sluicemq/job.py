@@ -7,10 +7,11 @@ from math import inf
 from time import monotonic
 from typing import Any, Final, NamedTuple, Self
 
-from sluicemq import arguments
+from sluicemq import arguments, transaction
 from sluicemq.codec import CONTENT_TYPE, JSON, Codec, codec_of, decoded
 from sluicemq.protocol import wire
 from sluicemq.protocol.durations import Duration, check_span, in_seconds
+from sluicemq.protocol.errors import LeaseLostError
 from sluicemq.protocol.options import OPTIONS
 
 #: Sends ``[done, total, note]`` of a job.
@@ -48,6 +49,7 @@ class Job:
         "attempt",
         "came",
         "children",
+        "committed",
         "epoch",
         "headers",
         "id",
@@ -65,6 +67,9 @@ class Job:
 
     trace: Any
     """The context of the handler's span; unset without one."""
+
+    committed: bytes | None
+    """The result with which a transaction of its handler ends it; None: there is no such transaction."""
 
     source: Any
     """The worker's part that has this job from its broker; None for a job that no worker got."""
@@ -92,7 +97,7 @@ class Job:
         self.children = None if children is None else tuple(children)
         self.receipt = b""
         self.epoch = 0
-        self.source = None
+        self.source = self.committed = None
         self.came = monotonic()
         self.visibility_timeout = inf
         self._accepted = self.came - in_seconds(age)
@@ -124,7 +129,7 @@ class Job:
         job.came = monotonic()
         job.headers = headers or {}
         job.epoch = epoch
-        job.source = None
+        job.source = job.committed = None
         job._accepted = accepted + offset
         job._extend = extend
         job._send_progress = send_progress
@@ -202,6 +207,40 @@ class Job:
         """
         if self.source is not None:
             self.source.keep_extending(self)
+
+    def commit_in(self, session: Any, result: bytes | None = None) -> None:
+        """End the job within the transaction of a pymongo ``session``, as the last statement of it.
+
+        The job is done exactly if the transaction commits, and then with ``result``; what the handler returns
+        is not used any more. The session is of the MongoDB that the broker uses. Raises
+        :class:`~sluicemq.LeaseLostError` if the job is no longer this worker's, RuntimeError outside of a
+        transaction, :class:`~sluicemq.DifferentStoreError` for another MongoDB, and the errors of pymongo.
+        Let them leave the transaction, which aborts it.
+        """
+        ending = transaction.Ending(self, session, result, awaits=False)
+        if self.receipt:
+            try:
+                self._send_end(ending, session)
+            except Exception as error:
+                if transaction.is_conflict(error):
+                    self._statements_of_end(len(ending.result))  # raises if the job is another's by now
+                raise
+        self.committed = ending.result
+
+    def _send_end(self, ending: transaction.Ending, session: Any) -> None:
+        own = True
+        for collection, which, update in ending.updates(self._statements_of_end(len(ending.result))):
+            if not collection.update_one(which, update, session=session).matched_count:
+                self._statements_of_end(len(ending.result))
+                raise ending.not_found(own=own)
+            own = False
+
+    def _statements_of_end(self, size: int) -> bytes:
+        """Ask the broker how the job ends with a result of ``size`` bytes."""
+        ask: Callable[[Job, int], bytes] | None = getattr(self.source, "statements_of_end", None)
+        if ask is None:
+            raise LeaseLostError(f"job {self.id} was popped: it is not in MongoDB any more")
+        return ask(self, size)
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """Report progress, ``done`` of ``total``; from the job's handler, as often as you like.

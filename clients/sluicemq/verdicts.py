@@ -85,6 +85,8 @@ class Verdicts:
 
     def of_result(self, job: Job, result: Any) -> JobVerdict:
         """Return what a result of the handler means for its job; raises for one that can't be sent."""
+        if job.committed is not None:
+            return JobVerdict(job, wire.COMMIT, job.committed)
         if result is None or type(result) is bytes:
             return JobVerdict(job, wire.COMMIT, result)
         if isinstance(result, Forward) and not self._pop:

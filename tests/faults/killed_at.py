@@ -28,7 +28,7 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from sluicemq import Client, Job, Producer, SluiceError, Worker
-from sluicemq.claim import ClaimedJob
+from sluicemq.claim import Claim, ClaimedJob
 from support.broker_process import BrokerProcess
 from support.ports import tcp
 from support.waiting import TIMEOUT, wait_until
@@ -100,6 +100,7 @@ class Hand:
         self.documents: Database[dict[str, Any]] = lane.documents
         self.groups: dict[str, list[str]] = defaultdict(list)
         self._open = ExitStack()
+        self._claims: dict[ClaimedJob, Claim] = {}
 
     def connect(self) -> None:
         """Connect to A, which is ready."""
@@ -149,9 +150,14 @@ class Hand:
                 claim = self.client.jobs.reserve(queue, limit, wait=2.0)
                 self._open.callback(claim.release)
                 if len(claim.jobs) == limit:
+                    self._claims |= dict.fromkeys(claim.jobs, claim)
                     return claim.jobs
                 claim.release()
         raise AssertionError(f"there are no {limit} jobs of {queue}")
+
+    def leave(self, job: ClaimedJob) -> None:
+        """Disconnect the claim that has a job, without a verdict."""
+        self._claims[job].requeue()
 
     @contextmanager
     def fate(self, jobs: list[str], *fates: str) -> Iterator[None]:

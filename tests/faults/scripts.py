@@ -23,6 +23,7 @@ from sluicemq import (
     ConflictError,
     FanOut,
     Forward,
+    LeaseLostError,
     Producer,
     Publisher,
     Reader,
@@ -807,6 +808,45 @@ def posting(hand: Hand) -> None:
     hand.book.checks.append(lambda: until(lambda: not posts.count_documents({"refused": None})))
 
 
+def in_transactions(hand: Hand) -> None:
+    """Jobs end in transactions that keep a ledger; of some ends the broker does not hear, one is aborted."""
+    ledger = hand.documents["ledger"]
+    pushed = {"mail": ("a", "heard of never", "aborted"), "kept": ("b",)}
+
+    def balances() -> None:
+        for queue, jobs in pushed.items():
+            for job in map(hand.name, jobs):
+                paid, worked = ledger.count_documents({"job": job}), hand.lane.worked[queue, job]
+                assert paid + worked == (job in hand.book.fates), (
+                    f"{job}: {paid} payments, {worked} times at B"
+                )
+
+    hand.book.checks.append(balances)
+    for queue, jobs in pushed.items():
+        for name in jobs:
+            hand.push(queue, name)
+            (job,) = hand.take(queue)
+            with hand.documents.client.start_session() as session:
+                session.start_transaction()
+                ledger.insert_one({"job": job.id}, session=session)
+                job.commit_in(session, b"paid")
+                if name == "aborted":
+                    session.abort_transaction()
+                else:
+                    hand.book.perhaps(job.id, ENDED)
+                    session.commit_transaction()
+                    hand.book.surely(job.id, ENDED)
+            if name == "heard of never":
+                hand.leave(job)
+                _until(hand, "mail", job.id, None)
+            elif name == "aborted":
+                with suppress(LeaseLostError):
+                    job.commit()
+                hand.book.rolled_back.add(job.id)
+            else:
+                job.commit()
+
+
 #: A broker is killed at a failpoint in the first script that meets it.
 SCENARIOS: Final[Mapping[str, Scenario]] = {
     "starting": Scenario(starting),
@@ -849,4 +889,5 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "removing": Scenario(removing, alone=True),
     "routing": Scenario(routing, extra=ROUTE, alone=True),
     "posting": Scenario(posting, extra=POSTS, alone=True),
+    "in_transactions": Scenario(in_transactions),
 }

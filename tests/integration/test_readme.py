@@ -116,6 +116,28 @@ def test_the_example_of_an_outbox_pushes_with_its_transaction(
         mongo.drop_database("shop")
 
 
+def test_the_example_of_a_transaction_pays_each_transfer_once(
+    broker: BrokerProcess, client: Client, mongo_uri: str
+) -> None:
+    with MongoClient[dict[str, Any]](mongo_uri) as mongo:
+        mongo.bank.accounts.insert_one({"_id": "ann", "balance": 0})
+        where = {"SLUICEMQ_ENDPOINT": broker.doors["smq"], "MONGODB_URI": mongo_uri}
+        process = program(broker, "commit in", where)
+        try:
+            with Producer(endpoint=broker.doors["smq"]) as producer:
+                for _ in range(3):
+                    producer.push_json("transfers", {"to": "ann", "amount": 5}).wait(60)
+            wait_until(lambda: mongo.bank.accounts.find_one() == {"_id": "ann", "balance": 15})
+            process.terminate()
+            assert process.wait(60) == 0
+            assert mongo.bank.accounts.find_one() == {"_id": "ann", "balance": 15}
+            assert client.jobs.list("transfers") == []
+        finally:
+            process.kill()
+            process.communicate()
+            mongo.drop_database("bank")
+
+
 def test_the_example_of_values_prints_what_it_says(broker: BrokerProcess) -> None:
     where = {"SLUICEMQ_ENDPOINT": broker.doors["smq"]}
     output, _ = program(broker, "values", where).communicate(timeout=60)

@@ -128,6 +128,11 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
         b"PROGRESS",
         "9206 92 94 c40172 03 0a a470616765 94 c40173 cb3fe0000000000000 c0 c0",
     ),
+    "commit in": (
+        (wire.COMMIT_IN, 6, b"r", 2),
+        b"COMMITIN",
+        "9306 c40172 02",
+    ),
     "result": (
         (wire.RESULT, 6, "mail", "id1", 1.5),
         b"RESULT",

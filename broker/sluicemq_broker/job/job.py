@@ -45,8 +45,10 @@ class State(StrEnum):
     A job is remembered for its result, and while its dedupe window is open (in every state: the
     ``dedupe_id`` is its document's, and is another's for the taking once the window is over).
     Each arrow is one MongoDB statement on one document, so a crash leaves either end of it; a forward,
-    and a redrive into another queue, is one transaction. A paused queue is a guard: without delivery
-    nobody walks ``reserve``, without intake nobody ``push``; both are kept in the collection ``queues``.
+    and a redrive into another queue, is one transaction. A worker may send the statement of its commit
+    within a transaction of its own: the job is ``done`` with that, and is then removed if nobody keeps it.
+    A paused queue is a guard: without delivery nobody walks ``reserve``, without intake nobody ``push``;
+    both are kept in the collection ``queues``.
     """
 
     READY = "ready"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import SluiceError, TooLargeError
@@ -81,10 +81,32 @@ class Return(NamedTuple):
         return len(self.entry.reason)
 
 
+class Confirm(NamedTuple):
+    """The worker says that its transaction has ended the job, with this result; MongoDB knows."""
+
+    result: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes that it holds until it is written."""
+        return len(self.result)
+
+
+class TakeBack(NamedTuple):
+    """The job is given back so, unless its worker's transaction has ended it, or does before."""
+
+    otherwise: Return
+
+    @property
+    def size(self) -> int:
+        """Bytes that it holds until it is written."""
+        return self.otherwise.size
+
+
 #: Most jobs have no result, and share this.
 NO_RESULT: Final = Commit(b"")
 
-Decision = Commit | PassOn | AwaitChildren | Release | Return
+Decision = Commit | PassOn | AwaitChildren | Release | Return | Confirm | TakeBack
 
 
 D_co = TypeVar("D_co", bound=Decision, covariant=True)
@@ -154,6 +176,23 @@ def on_refusal(problem: SluiceError, job: Job, worker: str, backoff: Backoff, no
     return Return(entry, Count.ROLLED_BACK)
 
 
+def in_transaction(settled: Settled[Any]) -> Settled[Any]:
+    """Return the end of a delivery whose job may be ended by a transaction of its worker.
+
+    A worker that says how its job goes on says by that no more than that it is done.
+    """
+    match settled.decision:
+        case Confirm() | TakeBack():
+            return settled
+        case Return() as decision:
+            return settled._replace(decision=TakeBack(decision))
+        case Release():
+            entry = RolledBack(settled.delivery.job, "", settled.delivery.worker.name, counted=False)
+            return settled._replace(decision=TakeBack(Return(entry, Count.RETURNED)))
+        case decision:
+            return settled._replace(decision=Confirm(getattr(decision, "result", b"")))
+
+
 def reason_of_death(*, begun: bool, arrived: bool = True, seen: str = "") -> str:
     """Return the reason for a job whose worker has died, or is taken for dead for what was ``seen``.
 
@@ -206,13 +245,17 @@ def _reason(verdict: Verdict) -> str:
     return text or verdict.kind.lower()
 
 
-def _result(verdict: Verdict, job: Job, now: float) -> bytes:
-    """Return the result; raises :class:`TooLarge` for one that is to be kept and has no room in MongoDB."""
-    result = verdict.detail if isinstance(verdict.detail, bytes) else verdict.detail.encode()
-    if not result:
-        return result
+def check_result(size: int, job: Job) -> None:
+    """Raise :class:`TooLarge` for a result of ``size`` bytes that has no room in MongoDB."""
     most = MAX_JOB_BYTES - (job.size if job.keep_done else 0)
-    if len(result) > most and job.kept_until(now) is not None:
+    if size > most:
         beside = f" beside a job of {job.size}" if job.keep_done else ""
-        raise TooLargeError(f"the result has {len(result)} bytes, {most} can be kept{beside}")
+        raise TooLargeError(f"the result has {size} bytes, {most} can be kept{beside}")
+
+
+def _result(verdict: Verdict, job: Job, now: float) -> bytes:
+    """Return the result; raises :class:`TooLarge` as :func:`check_result`, if it is to be kept."""
+    result = verdict.detail if isinstance(verdict.detail, bytes) else verdict.detail.encode()
+    if result and job.kept_until(now) is not None:
+        check_result(len(result), job)
     return result

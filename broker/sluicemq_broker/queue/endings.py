@@ -107,6 +107,11 @@ class Endings:
         self._core.counters.notice(Count.DEAD, f"job {job_id} is dead: {outcome}")
         self._waiters.failed(job_id, outcome)
 
+    def ended_elsewhere(self, job_id: str) -> None:
+        """A parent has ended in the transaction of an application: its waiters find the result."""
+        self._waiters.check([job_id])
+        self._core.notify_brokers(BusKind.ENDED, 0)
+
     def take_deaths(self) -> bool:
         """Return True if jobs may have become dead letters here since the last call."""
         counted = self._core.counters.values

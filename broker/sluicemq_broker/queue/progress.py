@@ -25,6 +25,8 @@ class JobsProgress:
         delivery = self._core.scheduler.deliveries.at(receipt, worker)
         if delivery is None:
             return False
+        if delivery.transaction is not None:
+            return True  # a write to its job would wait for the transaction, or end it
         waits = receipt in self._newest
         self._newest[receipt] = Progressed(delivery.job, done, total, note, self._core.clock.now())
         if not waits:

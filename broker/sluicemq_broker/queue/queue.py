@@ -165,9 +165,15 @@ class Queue:
         self.scheduler.on_freed()
         self.dispatch()
 
-    def parent_ended(self, parent: EndedParent) -> None:
-        """The last child of a job has ended: the job is done, or ready once more."""
+    def parent_ended(self, parent: EndedParent, *, elsewhere: bool = False) -> None:
+        """The last child of a job has ended: the job is done, or ready once more.
+
+        ``elsewhere``: in the transaction of an application, so its result is known to MongoDB alone.
+        """
         self.groups.freed([parent.group] if parent.group else [])
+        if not parent.joins and elsewhere:
+            self.endings.ended_elsewhere(parent.id)
+            return
         if not parent.joins:
             self.endings.parent_ended(parent.id, parent.result)
             return

@@ -21,18 +21,22 @@ from sluicemq.protocol.errors import (
 )
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.job import Job
+from sluicemq_broker.queue.application_commits import ApplicationCommits
 from sluicemq_broker.queue.commits import COMMIT, Commits
 from sluicemq_broker.queue.core import QueueCore
 from sluicemq_broker.queue.decisions import (
     NO_RESULT,
     AwaitChildren,
     Commit,
+    Confirm,
     Decision,
     PassOn,
     Release,
     Return,
     Settled,
+    TakeBack,
     bytes_of,
+    in_transaction,
     on_death,
     on_refusal,
     on_time_out,
@@ -49,7 +53,7 @@ from sluicemq_broker.queue.result_waiters import ResultWaiters
 from sluicemq_broker.queue.verdict import Settlement, Verdict, not_durable
 from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime import Batcher, Count, Timing, shielded
-from sluicemq_broker.store import RolledBack
+from sluicemq_broker.store import NotCommitted, RolledBack
 
 #: Returns, or releases, in one statement at most; and statements of commits, or of forwards, at once.
 RETURN: Final = 1000
@@ -83,6 +87,7 @@ class Settler:
         self._commits = Commits(core, waiters, others)
         self._forwards = Forwards(core, others, waiters)
         self._fan_outs = FanOuts(core, others)
+        self._in_transactions = ApplicationCommits(core, waiters, others)
         self._pops: Batcher[_Pop] = Batcher(
             self._write_pops,
             size=COMMIT,
@@ -100,6 +105,11 @@ class Settler:
             PassOn: verdict(forwards, size=FORWARDS, in_flight=AT_ONCE, weigh=Forwards.weigh),
             AwaitChildren: verdict(fan_outs, size=CHILDREN, weigh=FanOuts.weigh),
             Return: verdict(self._write_returns, size=RETURN),
+            Confirm: verdict(
+                self._write_confirms, size=COMMIT, in_flight=AT_ONCE, failed=self._doubtful_failed
+            ),
+            # Each may wait for a transaction whose program stands still, until MongoDB ends it.
+            TakeBack: verdict(self._take_back, size=1, in_flight=8, failed=self._doubtful_failed),
             Release: PendingWrites(core, self._write_releases, size=RETURN, failed=self._releases_failed),
         }
 
@@ -151,6 +161,18 @@ class Settler:
         until = self._core.timer.now() + seconds
         return self._core.scheduler.deliveries.extend(receipt, worker, until)
 
+    def statements_of_end(self, receipt: bytes, worker: Worker, size: int) -> bytes | None:
+        """Return the statements, in BSON, by which a worker ends its job within a transaction of its own.
+
+        ``size``: of its result. None if this worker does not have it (any more); may wait for MongoDB.
+        """
+        deliveries = self._core.scheduler.deliveries
+        delivery = deliveries.at(receipt, worker)
+        if delivery is None:
+            return None
+        statements = self._in_transactions.begin(delivery, size)
+        return statements if deliveries.at(receipt, worker) else None  # it may have ended meanwhile
+
     def worker_gone(self, worker: Worker, *, died: bool = True, seen: str = "") -> None:
         """A worker has left: its jobs go to others at once, one job at a time if it died.
 
@@ -198,8 +220,7 @@ class Settler:
 
     def withdraw(self, deliveries: Sequence[Delivery]) -> None:
         """End these without a verdict; their attempts are not counted."""
-        self._core.counters.add(Count.RETURNED, len(deliveries))
-        self.release([delivery.job for delivery in deliveries])
+        self._carry_out(Settled(delivery, Release()) for delivery in deliveries)
 
     def release(self, jobs: Iterable[Job]) -> None:
         """Give back jobs that no worker has started: they are ready, and the attempt is not counted."""
@@ -241,10 +262,12 @@ class Settler:
         """Hand these to the batches of their kinds."""
         kinds: dict[type[Decision], list[Settled[Any]]] = {}
         for each in settled:
-            kinds.setdefault(type(each.decision), []).append(each)
+            end = each if each.delivery.transaction is None else in_transaction(each)
+            kinds.setdefault(type(end.decision), []).append(end)
         for kind, these in kinds.items():
             if kind is Release:
-                self.withdraw([each.delivery for each in these])
+                self._core.counters.add(Count.RETURNED, len(these))
+                self.release([each.delivery.job for each in these])
                 _answer(these)
                 continue
             if kind is Return:
@@ -298,12 +321,49 @@ class Settler:
             queue.intake.stored(jobs, existing=0)
         return sum(len(jobs) for jobs in new.values())
 
+    def _write_confirms(self, batch: list[Settled[Any]]) -> None:
+        """End jobs that transactions of their workers have ended; give the others back."""
+        problems = self._in_transactions.confirm([each.delivery.job for each in batch])
+        over: list[Settled[Any]] = []
+        for each in batch:
+            problem = problems.get(each.delivery.job.id)
+            if isinstance(problem, NotCommitted):
+                decision = TakeBack(self._refuse(each.delivery, problem, each.settlement, each.position))
+                self._writes[TakeBack].add([each._replace(decision=decision)])
+            else:
+                over.append(each._replace(decision=Commit(each.decision.result)))
+        self._ended_in_transaction(over, problems)
+
+    def _take_back(self, batch: list[Settled[Any]]) -> None:
+        """Give jobs back, unless transactions of their workers have ended them."""
+        for each in batch:
+            outcome = self._in_transactions.take_back(each)
+            if outcome is None:
+                returned = each._replace(decision=each.decision.otherwise)
+                self.under_way -= 1
+                self._count_returns([returned])
+                self._returned([returned], self._core.clock.now())
+            elif isinstance(outcome, bytes):
+                self._ended_in_transaction([each._replace(decision=Commit(outcome))], {})
+            else:
+                problems = {each.delivery.job.id: outcome}
+                self._ended_in_transaction([each._replace(decision=NO_RESULT)], problems)
+
+    def _ended_in_transaction(self, batch: list[Settled[Any]], problems: dict[str, SluiceError]) -> None:
+        self._ended(Count.COMMITTED, batch, problems, self._core.clock.now())
+        self._in_transactions.parents_ended([each for each in batch if each.delivery.job.id not in problems])
+
     def _write_returns(self, batch: list[Settled[Return]]) -> None:
         entries = [each.decision.entry for each in batch]
         now = self._core.clock.now()
         ours = self._core.retry.run(lambda: self._core.store.roll_back(entries, now))
         if ours < len(entries):
             self._core.counters.add(Count.GIVEN_BACK_BY_OTHERS, len(entries) - ours)
+        self._returned(batch, now)
+
+    def _returned(self, batch: Sequence[Settled[Return]], now: float) -> None:
+        """Say that these are given back, or are dead letters."""
+        entries = [each.decision.entry for each in batch]
         self._core.scheduler.ended([entry.job for entry in entries])
         self._core.scheduler.ledger.returned(_awaited(batch))
         _answer(batch)
@@ -383,6 +443,9 @@ class Settler:
         self._core.scheduler.ended([each.delivery.job for each in batch])
         _answer(batch, not_durable())
         self._core.dispatch()
+
+    def _doubtful_failed(self, batch: list[Settled[Any]]) -> None:
+        self._failed([each._replace(decision=NO_RESULT) for each in batch])
 
     def _releases_failed(self, jobs: list[Job]) -> None:
         self._core.scheduler.ended(jobs)

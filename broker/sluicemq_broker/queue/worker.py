@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from sluicemq.protocol.rows import WorkerJobRow, WorkerRow
 from sluicemq_broker.job import Job
 from sluicemq_broker.security import ANYBODY, Caller
+from sluicemq_broker.store import EndedParent
 
 
 class DeliveryState(Enum):
@@ -43,10 +44,14 @@ class Delivery:
     """One job handed to one worker. ``receipt`` names it and nothing else, ever; times are monotonic.
 
     ``kept``, of one that was popped: its job is still in MongoDB, as done. ``begun``, once it has ended
-    without a verdict: False if its worker can't have begun the job.
+    without a verdict: False if its worker can't have begun the job. ``transaction``, once its worker has
+    asked for the statements that end its job within a transaction: the parents that end with it.
     """
 
-    __slots__ = ("begun", "handed_at", "job", "kept", "overdue_at", "receipt", "state", "worker")
+    __slots__ = (
+        *("begun", "handed_at", "job", "kept", "overdue_at", "receipt", "state", "transaction"),
+        "worker",
+    )
 
     def __init__(
         self, job: Job, receipt: bytes, worker: Worker, handed_at: float, state: DeliveryState
@@ -59,6 +64,7 @@ class Delivery:
         self.state = state
         self.kept = False
         self.begun = True
+        self.transaction: list[EndedParent] | None = None
 
 
 class Takes(NamedTuple):

@@ -62,6 +62,11 @@ from sluicemq_broker.store.copies.loading import RestoredDatabase
 from sluicemq_broker.store.copies.snapshot import BackupSnapshot, LeftOut
 from sluicemq_broker.store.errors import Doubtful, Refused, Unclear, UnsafeStore
 from sluicemq_broker.store.halving import by_bytes, in_halves
+from sluicemq_broker.store.jobs.application_commits import (
+    NotCommitted,
+    confirm_ends,
+    statements_of_end,
+)
 from sluicemq_broker.store.jobs.children import Child, FanOutEntry, end_children, fan_out
 from sluicemq_broker.store.jobs.claims import Claim
 from sluicemq_broker.store.jobs.documents import QueueDefaults, collection, stored_size

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sluicemq import job
+from typing import Any
+
+from sluicemq import job, transaction
 from sluicemq.aio.asking import ask
 from sluicemq.protocol import wire
 from sluicemq.protocol.durations import Duration, check_span, in_seconds
@@ -23,7 +25,7 @@ class Job(job.Job):
         check_span("seconds", seconds)
         source = self.source
         if isinstance(source, JobsOfTasks):
-            with source.extending(self):
+            with source.asking_about(self):
                 receipts, span = [self.receipt], in_seconds(seconds)
                 answer = await ask(
                     source._questions, wire.EXTEND, receipts, span, timeout=EXTEND_TIMEOUT, repeat=False
@@ -31,6 +33,40 @@ class Job(job.Job):
             refuse(answer)
         else:
             self._extend(self, in_seconds(seconds))
+
+    async def commit_in(self, session: Any, result: bytes | None = None) -> None:  # type: ignore[override]
+        """End the job within the transaction of a session of pymongo's ``AsyncMongoClient``.
+
+        Otherwise as ``commit_in`` of :class:`sluicemq.Job`.
+        """
+        ending = transaction.Ending(self, session, result, awaits=True)
+        if self.receipt:
+            try:
+                await self._send_end(ending, session)
+            except Exception as error:
+                if transaction.is_conflict(error):
+                    await self._ask_how_to_end(len(ending.result))
+                raise
+        self.committed = ending.result
+
+    async def _send_end(self, ending: transaction.Ending, session: Any) -> None:  # type: ignore[override]
+        own = True
+        for collection, which, update in ending.updates(await self._ask_how_to_end(len(ending.result))):
+            written = await collection.update_one(which, update, session=session)
+            if not written.matched_count:
+                await self._ask_how_to_end(len(ending.result))
+                raise ending.not_found(own=own)
+            own = False
+
+    async def _ask_how_to_end(self, size: int) -> bytes:
+        source = self.source
+        if not isinstance(source, JobsOfTasks):
+            return self._statements_of_end(size)
+        with source.asking_about(self, "ended"):
+            answer: bytes = await ask(
+                source._questions, wire.COMMIT_IN, self.receipt, size, timeout=EXTEND_TIMEOUT, repeat=False
+            )
+            return answer
 
 
 class JobsOfTasks(Assignment):

@@ -34,6 +34,12 @@ From the client::
                                                         -> [[position, code, text], ...]  refused ones;
                                                            progress of jobs: the latest is stored, about
                                                            once a second, and shown
+    COMMITIN [n, receipt, size]                         -> bin: a BSON document {statements: [{database,
+                                                           collection, filter, update, result_at}, ...]}:
+                                                           updates that end the job within a transaction of
+                                                           the client's own. Each must find its document.
+                                                           result_at: keys to where the result goes, bin, of
+                                                           ``size`` bytes; or empty
     PING    [n, health]                                 -> nil; with true, about the broker's MongoDB:
                                                            {store: "ok" or what is wrong, store_silent}
     BYE     [n]                                         -> nil     unsettled jobs are given back; a broker
@@ -194,6 +200,7 @@ DELIVER: Final = b"DELIVER"
 SETTLE: Final = b"SETTLE"
 EXTEND: Final = b"EXTEND"
 PROGRESS: Final = b"PROGRESS"
+COMMIT_IN: Final = b"COMMITIN"
 RESULT: Final = b"RESULT"
 PING: Final = b"PING"
 BYE: Final = b"BYE"

@@ -212,20 +212,28 @@ class Assignment:
 
     def extend(self, job: Job, seconds: float) -> None:
         """Extend a job, for :meth:`Job.extend`."""
-        with self.extending(job):
+        with self.asking_about(job):
             refuse(
                 self._questions.ask(wire.EXTEND, [job.receipt], seconds, timeout=EXTEND_TIMEOUT, repeat=False)
             )
 
+    def statements_of_end(self, job: Job, size: int) -> bytes:
+        """Ask how a job ends within a transaction, for :meth:`Job.commit_in`."""
+        with self.asking_about(job, "ended"):
+            answer: bytes = self._questions.ask(
+                wire.COMMIT_IN, job.receipt, size, timeout=EXTEND_TIMEOUT, repeat=False
+            )
+            return answer
+
     @contextmanager
-    def extending(self, job: Job) -> Iterator[None]:
-        """Raise LeaseLostError where a job can't be extended, as its connection is lost."""
+    def asking_about(self, job: Job, what: str = "extended") -> Iterator[None]:
+        """Raise LeaseLostError where a job can't be extended, or ended, as its connection is lost."""
         if not self.holds(job):
-            raise LeaseLostError(f"job {job.id} can't be extended: the connection that delivered it is lost")
+            raise LeaseLostError(f"job {job.id} can't be {what}: the connection that delivered it is lost")
         try:
             yield
         except UnavailableError as error:
-            raise LeaseLostError(f"job {job.id} can't be extended: {error}") from error
+            raise LeaseLostError(f"job {job.id} can't be {what}: {error}") from error
 
     def note_progress(self, job: Job, progress: list[Any]) -> None:
         """Keep the newest progress of a job, for :meth:`Job.progress`; it is sent once a second."""

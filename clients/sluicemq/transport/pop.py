@@ -58,6 +58,9 @@ class PopAssignment(Assignment):
         """Refuse to extend."""
         refuse_extend(job, seconds)
 
+    statements_of_end = None  # type: ignore[assignment]
+    """Popped jobs have left MongoDB."""
+
     def note_progress(self, job: Job, progress: list[Any]) -> None:
         """Do nothing."""
         ignore_progress(job, progress)

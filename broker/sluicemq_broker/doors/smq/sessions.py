@@ -428,7 +428,7 @@ VERBS: Final[Verbs] = {
         Needs(Action.WORK, 0),
         reads=True,
     ),
-    # These three are about jobs that the session's own workers have.
+    # These four are about jobs that the session's own workers have.
     wire.SETTLE: SessionVerb(
         lambda session, *request: session.verdicts.settle(*request),
         NOTHING._replace(
@@ -440,6 +440,7 @@ VERBS: Final[Verbs] = {
     ),
     wire.EXTEND: SessionVerb(lambda session, *request: session.verdicts.extend(*request), NOTHING),
     wire.PROGRESS: SessionVerb(lambda session, *request: session.verdicts.progress(*request), NOTHING),
+    wire.COMMIT_IN: SessionVerb(lambda session, *request: session.verdicts.commit_in(*request), NOTHING),
     wire.RESULT: SessionVerb(Session.ask_for_result, Needs(Action.READ, 0, own=True), reads=True),
     wire.PING: SessionVerb(Session.ping, NOTHING, reads=True),
     wire.BYE: SessionVerb(Session.bye, NOTHING),

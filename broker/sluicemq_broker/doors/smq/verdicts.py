@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sluicemq.protocol import wire
 from sluicemq.protocol.durations import TEN_YEARS
 from sluicemq.protocol.errors import BadFramesError, LeaseLostError, SluiceError
+from sluicemq_broker.doors.requests import MOST_UNREAD
 from sluicemq_broker.doors.smq.fields import (
     Fields,
     check_count,
@@ -66,6 +67,23 @@ class Verdicts:
             if not (worker and worker.queue.settling.extend(receipt, worker, seconds)):
                 problems[at] = _void()
         self._answer(number, problems)
+
+    def commit_in(self, number: int, fields: Fields) -> None:
+        """Answer how a job is ended within a transaction of the client's own; MongoDB may be asked before."""
+        receipt, size = take(fields, bytes, int)
+        if size < 0:
+            raise BadFramesError(f"{size} is no number of bytes")
+        requests = self._session.requests
+        requests.later.add(partial(requests.answer, number, partial(self._statements, receipt, size)))
+        if len(requests.later) > MOST_UNREAD:
+            self._session.pause_reading()
+
+    def _statements(self, receipt: bytes, size: int) -> bytes:
+        worker = self._workers([receipt]).get(receipt)
+        statements = worker.queue.settling.statements_of_end(receipt, worker, size) if worker else None
+        if statements is None:
+            raise _void()
+        return statements
 
     def progress(self, number: int, fields: Fields) -> None:
         """Note how far jobs are."""

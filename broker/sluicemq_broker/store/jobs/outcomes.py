@@ -136,6 +136,11 @@ def _done(completed: Completed, now: float) -> Document:
     )
 
 
+def end_of(completed: Completed, now: float, until: float) -> Document:
+    """Return the update from ``reserved`` to ``done``, but for the result; the job is kept ``until``."""
+    return _ended(completed.job, completed.worker, completed.started_at, now, until, {})
+
+
 def traced(job: Job, worker: str, started_at: float, now: float, until: float, to: str) -> Document:
     """Return the update that leaves a trace of a job that moved to queue ``to``: ``done``, kept ``until``."""
     return _ended(job, worker, started_at, now, until, {"forwarded_to": to})

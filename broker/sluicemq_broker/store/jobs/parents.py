@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from pymongo import DeleteOne, UpdateMany, UpdateOne
 from pymongo.client_session import ClientSession
 
-from sluicemq_broker.job import FIRST, RESULT_WANTED_FOR, ChildEnd, Parent, State
+from sluicemq_broker.job import FIRST, RESULT_WANTED_FOR, ChildEnd, Job, Parent, State
 from sluicemq_broker.store.jobs import documents
 from sluicemq_broker.store.jobs.documents import HANDED_OUT
 from sluicemq_broker.store.jobs.queue_store import QueueStore
@@ -96,7 +96,7 @@ class _Level:
             if stored is None or not is_parent(stored, parent):
                 continue
             if "room" in stored["children"]:
-                noting.append(self._noting(stored, ends))
+                noting.append(UpdateOne({"_id": stored["_id"]}, self.noted(stored, ends), hint=BY_ID))
             elif stored["children"]["left"] > len(ends):
                 left[len(ends)].append(parent.id)
             else:
@@ -121,18 +121,14 @@ class _Level:
         Dead ones are counted down, too: a redrive goes on with what is left, and when a failed child is done
         at last, the parent ends, or goes on.
         """
-        waits = {
-            "_id": {"$in": [parent.id for parent in parents]},
-            "state": {"$in": [State.WAITING, State.DEAD]},
-            "children.left": {"$gt": 0},
-        }
+        waits = {"_id": {"$in": [parent.id for parent in parents]}, **_COUNTS}
         ends = {"$lte": ["$children.left", max(map(len, parents.values()))]}
         result = {"result": {"$cond": [ends, "$result", "$$REMOVE"]}}
         return self._store.jobs.find(
             waits, {**_COUNTED, **result}, hint=BY_ID, session=session, batch_size=len(parents) + 1
         )
 
-    def _noting(self, stored: Document, ends: Sequence[ChildEnd]) -> UpdateOne:
+    def noted(self, stored: Document, ends: Sequence[ChildEnd]) -> Document:
         """Return the update that notes ends of children, and makes the parent ready behind the last one."""
         room = most = stored["children"]["room"]
         notes = []
@@ -146,7 +142,7 @@ class _Level:
         }
         if stored["children"]["left"] <= len(ends):
             noted |= self._rejoining(stored)
-        return UpdateOne({"_id": stored["_id"]}, noted, hint=BY_ID)
+        return noted
 
     def _rejoining(self, stored: Document) -> Document:
         """Return what makes a parent ready once more: its attempts begin again, and its place is kept.
@@ -171,10 +167,69 @@ class _Level:
         until, this = job.kept_until(self._now), {"_id": job.id, "seq": job.seq}
         if until is None:
             return DeleteOne(this, hint=BY_ID)
-        ended = {"state": State.DONE, "ended_at": date(self._now), "remove_at": date(until)}
-        ended["children.left"] = 0
-        unset = dict.fromkeys(("head", "wait", "size", *(() if job.keep_done else ("payload",))), "")
-        return UpdateOne(this, {"$set": ended, "$unset": unset}, hint=BY_ID)
+        return UpdateOne(this, _done(job, self._now, until), hint=BY_ID)
+
+
+class CountingDown(NamedTuple):
+    """A statement that counts a child at its parent, which must be as it was read; ``ended``: what follows.
+
+    ``result_at``: the keys to the place in the update for the child's result, if it goes there.
+    """
+
+    store: QueueStore
+    filter: Document
+    update: Document
+    ended: Sequence[EndedParent]
+    result_at: Sequence[str | int] = ()
+
+
+def counting_down(
+    child: Job, size: int, now: float, later: float, queue: Callable[[str], QueueStore]
+) -> Iterator[CountingDown]:
+    """Yield the statements that count a child with a result of ``size`` bytes, as :func:`count_down` does.
+
+    Its parents are read now. One that ends is kept ``later`` seconds longer, with its result.
+    """
+    parent, end = child.parent, ChildEnd(child.id, bytes(size))
+    while parent is not None:
+        store, ended = queue(parent.queue), list[EndedParent]()
+        this = {"_id": parent.id, "seq": parent.seq}
+        stored = store.jobs.find_one({**this, **_COUNTS}, {**_COUNTED, "result": 1}, hint=BY_ID)
+        if stored is None or not is_parent(stored, parent):
+            return
+        children = stored["children"]
+        as_read = {f"children.{key}": children.get(key) for key in ("left", "by", "room")}
+        this = {**this, "state": stored["state"], **as_read}
+        if "room" in children:
+            update = _Level(store, now, ended).noted(stored, [end])
+            note = update["$push"]["joined"]["$each"][0]
+            place: Sequence[str | int] = ()
+            if end.id == child.id and "result" in note:
+                note["result"], place = b"", ("$push", "joined", "$each", 0, "result")
+            yield CountingDown(store, this, update, ended, place)
+            return
+        if children["left"] > 1:
+            yield CountingDown(store, this, {"$inc": {"children.left": -1}}, ended)
+            return
+        job = documents.job(stored, store.defaults)
+        ended.append(EndedParent(store.queue, parent.id, b"", stored.get("group")))
+        yield CountingDown(store, this, _done(job, now, (job.kept_until(now) or now) + later), ended)
+        end = ChildEnd(parent.id, stored.get("result", b""))
+        parent = documents.parent_of(stored)
+
+
+def _done(job: Job, now: float, until: float) -> Document:
+    """Return the update that ends a parent with its last child; it is kept ``until`` then."""
+    ended = {"state": State.DONE, "ended_at": date(now), "remove_at": date(until), "children.left": 0}
+    unset = dict.fromkeys(("head", "wait", "size", *(() if job.keep_done else ("payload",))), "")
+    return {"$set": ended, "$unset": unset}
+
+
+#: True of a parent that counts: dead ones do, too, as a redrive goes on with what is left.
+_COUNTS: Final[Document] = {
+    "state": {"$in": [State.WAITING, State.DEAD]},
+    "children.left": {"$gt": 0},
+}
 
 
 #: Fields of a parent that its end needs: neither its payload, nor what it has noted, nor, most times, its
