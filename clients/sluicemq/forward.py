@@ -58,11 +58,14 @@ class FanOut:
 
     ``join``: when the children are done the job is delivered once more, with their results in
     :attr:`Job.children <sluicemq.Job>`. What the handler returns then is the job's result.
+    ``allow_failures``: a child that fails counts as one that is done, with its reason as its error.
     """
 
     __slots__ = ("onward", "options", "result")
 
-    def __init__(self, *children: Forward, result: bytes = b"", join: bool = False) -> None:
+    def __init__(
+        self, *children: Forward, result: bytes = b"", join: bool = False, allow_failures: bool = False
+    ) -> None:
         if not 1 <= len(children) <= MOST_CHILDREN:
             raise ValueError(f"a job has 1 to {MOST_CHILDREN} children, not {len(children)}")
         if wrong := [each for each in children if not isinstance(each, Forward)]:
@@ -71,5 +74,6 @@ class FanOut:
         """The fields of a SETTLE."""
         if join and result:
             raise ValueError("a job that is joined has the result of its second delivery: leave this one out")
-        self.options: dict[str, Any] = {"join": True} if join else {}
+        options = {"join": join, "allow_failures": allow_failures}
+        self.options: dict[str, Any] = {name: True for name, chosen in options.items() if chosen}
         self.result = as_bytes(result)

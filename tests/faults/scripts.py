@@ -202,6 +202,36 @@ def joining(hand: Hand) -> None:
     hand.book.surely(parent, ENDED)
 
 
+def allowed_failures(hand: Hand) -> None:
+    """A job goes on without a child that fails, which is an ordinary dead letter then."""
+    parent, child = hand.name("p"), f"{hand.name('p')}.1"
+    hand.push("kept", "p")
+    hand.book.perhaps(parent, ENDED)
+    hand.book.perhaps(child, ENDED, "worked pages")
+
+    def join(job: Any) -> Any:
+        if job.children is None:
+            return FanOut(Forward("pages", b"1"), join=True, allow_failures=True)
+        return job.children[0].error.encode()
+
+    def noted() -> None:
+        found = hand.jobs("kept").find_one({"_id": parent}) or {}
+        assert len(found.get("joined", ())) == (1 if "children" in found else 0), found
+
+    hand.book.checks.append(noted)
+    with _worker(hand, "kept", join):
+        _until(hand, "kept", parent, "waiting")
+        _check_alive(hand)
+        hand.book.surely(parent, ENDED, "worked kept")
+        hand.book.surely(child, "worked pages")
+        (job,) = hand.take("pages")
+        with hand.fate([child], "dead pages"):
+            job.reject("no")
+        _until(hand, "kept", parent, "done")
+    _check_alive(hand)
+    hand.book.surely(parent, ENDED)
+
+
 def failing_children(hand: Hand) -> None:
     for name in ("p", "q"):
         parent, child = hand.name(name), f"{hand.name(name)}.1"
@@ -860,6 +890,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "ordering": Scenario(ordering),
     "with_children": Scenario(with_children),
     "joining": Scenario(joining),
+    "allowed_failures": Scenario(allowed_failures, alone=True),
     "failing_children": Scenario(failing_children),
     "deleting": Scenario(deleting),
     "long_deletion": Scenario(deleting, waits="queues.put_aside.before=wait:1"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,10 +20,14 @@ from sluicemq_broker.store import (
     Child,
     Completed,
     DeadLetters,
+    EndedParent,
+    FailedParent,
     FanOutEntry,
+    Portions,
     QueueStore,
     RolledBack,
     Unclear,
+    count_failed_children,
     dead_children,
     end_children,
     fail_parents,
@@ -159,6 +163,47 @@ def test_a_child_that_fails_makes_a_dead_letter_of_the_job_and_no_second_deliver
     assert joined == []
 
 
+def fail_in_all_ways(client: Client, queues: list[str], book: str) -> None:
+    """End the children of a job ``a``: one is rejected, the others are cancelled, removed, and expire."""
+    pages, ledger = queues
+    wait_until(lambda: client.queues.get(book).waiting, SECONDS)
+    (job,) = client.jobs.reserve(pages, 1, wait=SECONDS).jobs
+    job.reject("no ink")
+    client.jobs.cancel(pages, "a.2")
+    client.queues.delete(ledger)
+
+
+@pytest.mark.parametrize("join", [True, False])
+def test_a_job_that_allows_failures_goes_on_whatever_becomes_of_its_children(
+    endpoint: str, queue: str, *, join: bool
+) -> None:
+    # Given
+    pages, ledger = f"{queue}-pages", f"{queue}-ledger"
+
+    def book(job: Job) -> FanOut | bytes:
+        if job.children is not None:
+            return json.dumps([each.error or (each.result or b"").decode() for each in job.children]).encode()
+        children = [Forward(pages), Forward(pages, delay=1000), Forward(ledger, delay=1000)]
+        children.append(Forward(f"{queue}-none", ttl=0.05))
+        return FanOut(*children, join=join, allow_failures=True)
+
+    # When
+    with (
+        Producer(endpoint=endpoint) as producer,
+        Client(endpoint=endpoint) as client,
+        working(endpoint, {queue: book}),
+    ):
+        reply = producer.submit(queue, b"x", id="a")
+        reply.receipt.wait(SECONDS)
+        fail_in_all_ways(client, [pages, ledger], queue)
+        result = reply.result(SECONDS)
+        # Then
+        left = client.jobs.get(pages, "a.1")
+    expected = ["no ink", "it was cancelled", "it was removed with the queue", "expired"]
+    assert result == (json.dumps(expected).encode() if join else b"")
+    assert (left.state, left.parent) == ("dead", None)
+
+
 def test_results_that_have_no_room_are_named_by_their_ids(endpoint: str, queue: str) -> None:
     pages, large = f"{queue}-pages", 600_000
 
@@ -228,14 +273,16 @@ def pages(documents: Database[dict[str, Any]]) -> QueueStore:
     return QueueStore(documents, "queue.pages")
 
 
-def waiting(store: QueueStore, pages: QueueStore, count: int = 3, **settings: Any) -> list[StoredJob]:
+def waiting(
+    store: QueueStore, pages: QueueStore, count: int = 3, *, may_fail: bool = False, **settings: Any
+) -> list[StoredJob]:
     """A parent ``a`` that waits, to be joined; its children, reserved."""
     store.push([a_job("a", **settings)], NOW)
     (parent,) = store.reserve(1, NOW, "worker", 1).jobs
     made = some_jobs(count)
     for number, job in enumerate(made, 1):
         job.id = f"a.{number}"
-        job.set_parent(Parent("mail", "a", parent.seq, parent.under))
+        job.set_parent(Parent("mail", "a", parent.seq, parent.under, may_fail))
     children = tuple(Child(pages, job, inherits=False) for job in made)
     assert fan_out(store, [FanOutEntry(parent, children, b"", 100)], LATER) == {}
     return pages.reserve(count, LATER, "worker", 2).jobs
@@ -289,6 +336,82 @@ def test_the_last_child_says_that_its_parent_is_ready_with_its_attempts_before_i
     assert (found["state"], found["attempts"], found["children"]["left"]) == ("ready", 0, 0)
     assert found["children"]["room"] == 100 - 3 * len("of a.1")
     assert "wait" not in found
+
+
+class Families:
+    """The queue of the parents, and what a broker hears of them."""
+
+    def __init__(self, store: QueueStore) -> None:
+        self._store = store
+        self.ended: list[EndedParent] = []
+
+    def store(self, _queue: str) -> QueueStore:
+        return self._store
+
+    def on_parents_failed(self, parents: Sequence[FailedParent]) -> None:
+        assert parents == []
+
+    def on_parents_ended(self, parents: Sequence[EndedParent]) -> None:
+        self.ended += parents
+
+
+def count_failed(store: QueueStore, pages: QueueStore) -> list[str]:
+    families = Families(store)
+    found = dead_children(pages, NOW, 10)
+    count_failed_children(pages, found, LATER, families, Portions(10))
+    return [each.id for each in families.ended]
+
+
+@pytest.mark.parametrize("step", ["update_many", "bulk_write"])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_failure_is_counted_once_whatever_breaks_off_and_not_again_when_it_was_redriven(
+    store: QueueStore,
+    pages: QueueStore,
+    changes: ChangesAtOnce,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    *,
+    after: bool,
+) -> None:
+    # Given
+    first, second, third = waiting(store, pages, may_fail=True)
+    pages.roll_back([RolledBack(each, "no ink", "worker", dead=True) for each in (first, second)], LATER)
+    statement: Callable[..., Any] = getattr(Collection, step)
+
+    def breaks(self: Any, *arguments: Any, **options: Any) -> Any:
+        if after:
+            statement(self, *arguments, **options)
+        raise AutoReconnect("killed")
+
+    # When
+    with monkeypatch.context() as patch:
+        patch.setattr(Collection, step, breaks)
+        with pytest.raises(Unclear):
+            count_failed(store, pages)
+    for _ in range(2):
+        assert count_failed(store, pages) == []
+    # Then
+    assert stored(store, "a")["children"]["left"] == 1
+    assert redrive(changes, "pages") == 2
+    again = [each for each in pages.reserve(10, LATER + 2, "worker", 3).jobs if each.id != third.id]
+    assert [each.parent for each in again] == [None, None]
+    _, (parent,) = end_children(pages, ended([third]), LATER, lambda _name: store)
+    assert parent.joins
+    assert [each.error for each in joined(store)] == ["no ink", "no ink", ""]
+
+
+def test_a_dead_child_that_was_redriven_before_it_was_counted_is_counted_when_it_is_done(
+    store: QueueStore, pages: QueueStore, changes: ChangesAtOnce
+) -> None:
+    (child,) = waiting(store, pages, 1, may_fail=True)
+    pages.roll_back([RolledBack(child, "no ink", "worker", dead=True)], LATER)
+    found = dead_children(pages, NOW, 10)
+    redrive(changes, "pages")
+    families = Families(store)
+    count_failed_children(pages, found, LATER, families, Portions(10))
+    assert families.ended == []
+    work_off(store, pages)
+    assert joined(store) == [ChildEnd("a.1", b"of a.1")]
 
 
 def dead_of_its_child(store: QueueStore, pages: QueueStore, **settings: Any) -> None:

@@ -104,12 +104,14 @@ class Parent(NamedTuple):
     """The job that waits for a child to be done: its queue, id and ``seq``; a new push has another ``seq``.
 
     ``by``: the reservation under which it began to wait; it may wait again later, for other children.
+    ``may_fail``: it goes on if the child fails.
     """
 
     queue: str
     id: str
     seq: int
     by: str = ""
+    may_fail: bool = False
 
 
 class ChildEnd(NamedTuple):

@@ -50,12 +50,14 @@ class PassOn(NamedTuple):
 class AwaitChildren(NamedTuple):
     """The job waits for these children, and has this result when they are done.
 
-    ``join``: it is delivered once more then, with their results.
+    ``join``: it is delivered once more then, with their results. ``allow_failures``: it does not die of a
+    child that fails.
     """
 
     children: tuple[Onward, ...]
     result: bytes
     join: bool = False
+    allow_failures: bool = False
 
     @property
     def size(self) -> int:
@@ -148,7 +150,8 @@ def on_verdict(verdict: Verdict, job: Job, worker: str, backoff: Backoff, now: f
         case wire.FORWARD:
             return PassOn(verdict.onward[0])
         case wire.FAN_OUT:
-            return AwaitChildren(verdict.onward, _result(verdict, job, now), verdict.join)
+            result = _result(verdict, job, now)
+            return AwaitChildren(verdict.onward, result, verdict.join, verdict.allow_failures)
         case wire.RELEASE:
             return _released(verdict, job, worker, now)
     dead = verdict.kind == wire.REJECT or job.spent

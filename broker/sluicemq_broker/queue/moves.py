@@ -152,9 +152,9 @@ class FanOuts(Moves[AwaitChildren]):
         return weigh(len(children), size, CHILDREN, _BYTES)
 
     def _prepare(self, settled: Settled[AwaitChildren], now: float) -> PreparedMove:  # noqa: ARG002 - times are those of the statement
-        job, (onwards, result, join) = settled.delivery.job, settled.decision
+        job, (onwards, result, join, may_fail) = settled.delivery.job, settled.decision
         _check(job, onwards)
-        parent = Parent(self._core.name, job.id, job.seq, job.under)
+        parent = Parent(self._core.name, job.id, job.seq, job.under, may_fail)
         new: NewJobs = defaultdict(list)
         children = []
         for number, onward in enumerate(in_pieces(onwards), 1):

@@ -41,7 +41,7 @@ class Verdict(NamedTuple):
     """A worker's verdict on one delivery; ``detail`` is the result (bytes) or the reason (text).
 
     ``onward`` is where a FORWARD goes, or the children of a FANOUT; ``join``: the job is delivered once more
-    when these have ended.
+    when these have ended; ``allow_failures``: it goes on if any of them fails.
     """
 
     receipt: bytes
@@ -50,6 +50,7 @@ class Verdict(NamedTuple):
     delay: float | None = None
     onward: tuple[Onward, ...] = ()
     join: bool = False
+    allow_failures: bool = False
 
     @property
     def size(self) -> int:
@@ -58,7 +59,7 @@ class Verdict(NamedTuple):
 
 
 #: Options of a FANOUT.
-FAN_OUT_OPTIONS: Final = {"join": FLAG}
+FAN_OUT_OPTIONS: Final = {"join": FLAG, "allow_failures": FLAG}
 
 
 class Settlement:

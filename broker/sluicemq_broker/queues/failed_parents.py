@@ -1,4 +1,4 @@
-"""Parents that became dead letters because a child was removed, or failed."""
+"""Parents that died, or ended, because a child was removed, or failed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sluicemq.protocol.errors import DeadError
 from sluicemq_broker.queues.queues import Queues
-from sluicemq_broker.store import FailedParent, QueueStore
+from sluicemq_broker.store import EndedParent, FailedParent, QueueStore
 
 
 class FailedParents:
@@ -29,3 +29,8 @@ class FailedParents:
             queue = self._queues.open(parent.queue)
             queue.groups.freed(parent.groups)
             queue.endings.parent_ended(parent.id, DeadError(f"its {parent.reason}"))
+
+    def on_parents_ended(self, parents: Sequence[EndedParent]) -> None:
+        """Answer clients that wait for parents that are done, and have those worked on that are ready."""
+        for parent in parents:
+            self._queues.open(parent.queue).parent_ended(parent)

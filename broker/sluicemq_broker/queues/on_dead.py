@@ -15,6 +15,7 @@ from itertools import takewhile
 from typing import Final
 
 from sluicemq.protocol.errors import BadQueueError, SluiceError
+from sluicemq.protocol.names import is_queue_name
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import RESULT_WANTED_FOR, Parent
 from sluicemq_broker.queue import Queue
@@ -24,11 +25,14 @@ from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.queues.removals import end_left, under_way
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import (
+    DeadChild,
     DeadLetters,
     FailedParent,
+    Portions,
     Redriven,
     Redrives,
     Removals,
+    count_failed_children,
     dead_children,
     death_after,
     fail_parents,
@@ -55,6 +59,7 @@ class OnDead:
         self._queues = queues
         self._context = context
         self._families = FailedParents(queues)
+        self._portions = Portions(_PAGE, context.counters.notice)
         self._clock = context.clock
         self._counters = context.counters
         self._step, self._seldom = step, seldom
@@ -164,20 +169,27 @@ class OnDead:
     def _notify_parents(self, queue: Queue, since: float, until: float | None = None) -> None:
         """Make dead letters of the parents of jobs that died from ``since`` on, and note that.
 
+        Parents that allow failures count them.
+
         A kill between both statements, or an unclear outcome, repeats it, which changes nothing. Jobs that
         die from now on wait for the next call: else this would not end while jobs die as fast.
         """
         now = self._clock.now()
         until = now if until is None else until
         while not self._stopping and (children := dead_children(queue.store, since, _PAGE, until)):
-            parents = {each.parent: each for each in reversed(children) if each.parent}  # by its first child
+            counted = [each for each in children if _is_counted(each)]
+            if counted:
+                count_failed_children(queue.store, counted, now, self._families, self._portions)
+            failed = [each for each in children if not _is_counted(each)] if counted else children
+            parents = {each.parent: each for each in reversed(failed) if each.parent}  # by its first child
             reasons: dict[str, dict[Parent, str]] = defaultdict(dict)
             for parent, child in parents.items():
                 text = f"child {child.id} in queue {queue.name} is dead: {child.reason}"
                 reasons[parent.queue][parent] = text
             for name, these in reasons.items():
                 self._fail(name, these, now)
-            mark_parents_notified(queue.store, children)
+            if failed:
+                mark_parents_notified(queue.store, failed)
             since = children[-1].died_at
 
     def _fail(self, queue: str, parents: dict[Parent, str], now: float) -> None:
@@ -210,6 +222,11 @@ class OnDead:
                 target.jobs_ready(moved)
             if self._stopping:
                 break
+
+
+def _is_counted(child: DeadChild) -> bool:
+    """Return True if the parent goes on without it; a name by hand may be that of no queue."""
+    return child.parent is not None and child.parent.may_fail and is_queue_name(child.parent.queue)
 
 
 def _goes_to(queue: Queue) -> str:

@@ -72,7 +72,9 @@ from sluicemq_broker.store.jobs.claims import Claim
 from sluicemq_broker.store.jobs.documents import QueueDefaults, collection, stored_size
 from sluicemq_broker.store.jobs.expiry import ExpiredJobs
 from sluicemq_broker.store.jobs.failed_children import (
+    DeadChild,
     FailedParent,
+    count_failed_children,
     dead_children,
     death_after,
     fail_parents,

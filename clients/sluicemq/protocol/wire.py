@@ -164,7 +164,8 @@ Verdicts:
 * ``FANOUT``: the job waits until its children are done, and has this result then. Detail: the result, bin;
   onward: ``[[queue, payload|nil, headers|nil], ...]``, up to 1,000 new jobs, whose ids are the job's id with
   ``.1``, ``.2`` and so on. Options: a map; with ``join: true`` the job is delivered once more instead, with a
-  tenth element in its row of DELIVER: ``[[id, result|nil, error|nil], ...]``, how each child has ended.
+  tenth element in its row of DELIVER: ``[[id, result|nil, error|nil], ...]``, how each child has ended. With
+  ``allow_failures: true`` a child that fails counts as one that is done.
 
 A side that is silent for ``silence`` seconds (HELLO's answer) counts as gone. A side with nothing to send
 sends PING every ``heartbeat`` seconds, the broker too. A client does not answer the broker's PING: its next

@@ -32,6 +32,7 @@ from sluicemq_broker.store.jobs.failed_children import (
 )
 from sluicemq_broker.store.jobs.index_models import ENDED_INDEX
 from sluicemq_broker.store.jobs.indexes import Notice, may_have
+from sluicemq_broker.store.jobs.parents import EndedParent
 from sluicemq_broker.store.jobs.portions import Portions
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.jobs.removed_queues import (
@@ -230,6 +231,9 @@ class _OfThisDatabase:
 
     def on_parents_failed(self, parents: Sequence[FailedParent]) -> None:
         """Do nothing: no client waits here."""
+
+    def on_parents_ended(self, parents: Sequence[EndedParent]) -> None:
+        """Do nothing: no client waits here, and a poll finds those that are ready."""
 
 
 def _accepted_by(now: float) -> Document:

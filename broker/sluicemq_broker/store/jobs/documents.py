@@ -17,7 +17,8 @@ Each job is one document from its insert to its end::
      passed?: [{queue, accepted_at, at, attempts, worker, hold?}],   the last 20 queues before this one
      pushed_by?,                                       the principal whose job it is: who pushed, forwarded
                                                        or scheduled it
-     parent?: {queue, id, seq, by?, told?},            the job that waits for it; told: of its death
+     parent?: {queue, id, seq, by?, told?, may_fail?}, the job that waits for it; told: of its death;
+                                                       may_fail: it goes on without it
      children?: {total, left, by, queues?, room?},     of a parent; the queues that got its children; room:
                                                        bytes left for what they return, if it is to be joined
      joined?: [{id, result} or {id, error}, ...],      of such a parent: its children that have ended
@@ -199,6 +200,8 @@ def _beside(job: Job) -> Document:
     fields = dict(job.story or {})
     if job.parent:
         fields["parent"] = job.parent._asdict()
+        if not job.parent.may_fail:
+            del fields["parent"]["may_fail"]
     if job.joined:  # popped, and pushed again
         fields["joined"] = [stored_end(end) for end in job.joined]
     if job.remember is not None:
@@ -210,7 +213,7 @@ def parent_of(stored: Mapping[str, Any]) -> Parent | None:
     """Return the parent of a stored job, if it has one."""
     match stored.get("parent"):
         case {"queue": str() as queue, "id": str() as job_id, "seq": int() as seq, **more}:
-            return Parent(queue, job_id, seq, str(more.get("by", "")))
+            return Parent(queue, job_id, seq, str(more.get("by", "")), bool(more.get("may_fail")))
     return None
 
 

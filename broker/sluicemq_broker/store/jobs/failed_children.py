@@ -5,23 +5,27 @@ in the child then says that it is done; until then the child is not removed, so 
 
 A child that an operator removes dies together with its parent, in one transaction. With a whole queue that
 takes steps: :mod:`~sluicemq_broker.store.jobs.removed_queues`.
+
+A parent that allows failures counts such a child as it does those that are done, in one transaction with the
+end of the child: a dead letter has no parent any more, so a redrive makes an ordinary job of it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from pymongo import UpdateOne
 from pymongo.client_session import ClientSession
 
-from sluicemq_broker.job import Parent, State
+from sluicemq_broker.job import ChildEnd, Parent, State
 from sluicemq_broker.store.errors import Refused, translated
 from sluicemq_broker.store.jobs.documents import parent_of, queue_of
 from sluicemq_broker.store.jobs.index_models import ENDED_INDEX
 from sluicemq_broker.store.jobs.outcomes import death, last_reason
-from sluicemq_broker.store.jobs.parents import is_parent
+from sluicemq_broker.store.jobs.parents import EndedParent, count_down, is_parent
 from sluicemq_broker.store.jobs.portions import Portions
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.jobs.transactions import check_statements, require_all, transact
@@ -68,6 +72,9 @@ class ParentQueues(Protocol):
 
     def on_parents_failed(self, parents: Sequence[FailedParent]) -> None:
         """Called with parents that have died: their waiters get an error, their groups go on."""
+
+    def on_parents_ended(self, parents: Sequence[EndedParent]) -> None:
+        """Called with parents that allow failures, and whose last child has failed."""
 
 
 def waits_for_children(parent: Parent) -> Document:
@@ -165,6 +172,48 @@ def mark_parents_notified(store: QueueStore, children: Sequence[DeadChild]) -> N
         )
 
 
+def count_failed_children(
+    store: QueueStore, children: Sequence[DeadChild], now: float, parents: ParentQueues, portions: Portions
+) -> None:
+    """Count dead children as ended at their parents, which allow failures, and let them have no parent.
+
+    Killed, or reply lost: of each portion all is done, or nothing; a repetition finds no parents any more.
+    """
+    for part, answer in portions.carry_out(children, lambda part: _count_failed(store, part, now, parents)):
+        if isinstance(answer, Refused):
+            raise Refused(f"the parent of child {part[0].id!r} can't be notified: {answer}") from answer
+        parents.on_parents_ended(answer)
+
+
+def _count_failed(
+    store: QueueStore, children: Sequence[DeadChild], now: float, parents: ParentQueues
+) -> list[EndedParent]:
+    dead = {"state": State.DEAD, "parent.may_fail": True}
+    numbers = {child.id: child.seq for child in children}
+
+    def read() -> list[DeadChild]:
+        these = {**dead, "_id": {"$in": list(numbers)}}
+        found = {each["_id"]: each.get("seq") for each in store.jobs.find(these, {"seq": 1}, hint=BY_ID)}
+        return [child for child in children if child.id in found and found[child.id] == child.seq]
+
+    def apply(left: list[DeadChild], session: ClientSession) -> list[EndedParent]:
+        if not left:
+            return []
+        ends: dict[Parent, list[ChildEnd]] = defaultdict(list)
+        for child in left:
+            if child.parent:
+                ends[child.parent].append(ChildEnd(child.id, error=child.reason or "dead"))
+        ended = count_down(ends, now, parents.store, session, len(left))
+        these = {**dead, "_id": {"$in": [child.id for child in left]}}
+        # failpoint failures.forget
+        forgotten = store.jobs.update_many(these, {"$unset": {"parent": ""}}, hint=BY_ID, session=session)
+        require_all(forgotten.modified_count, len(left))
+        return ended
+
+    # failpoint failures
+    return transact(store.jobs.database.client, read, apply, "failed children")
+
+
 # ------------------------------------------------------------------ removed by an operator
 
 
@@ -176,14 +225,19 @@ def remove_children(
     now: float,
     parents: ParentQueues,
     portions: Portions,
+    queue: str = "",
 ) -> list[str | None]:
-    """Remove the children among ``ids`` that match ``which`` and are awaited; their parents die.
+    """Remove the children among ``ids`` that match ``which`` and are awaited; their parents die, or go on.
+
+    ``queue``: the name of their queue, which that of a collection put aside does not say.
 
     Return the group, or None, of each removed child. Killed, or reply lost: of each portion all is done, or
     nothing; a repetition finds no children any more.
     """
     removed: list[str | None] = []
-    for part, answer in portions.carry_out(ids, lambda part: _remove(jobs, part, which, why, now, parents)):
+    queue = queue or queue_of(jobs.name)
+    remove = partial(_remove, jobs, which=which, why=why, now=now, parents=parents, queue=queue)
+    for part, answer in portions.carry_out(ids, remove):
         if isinstance(answer, Refused):
             raise Refused(f"child {part[0]!r} can't be removed: {answer}") from answer
         removed += answer
@@ -193,41 +247,57 @@ def remove_children(
 def _remove(
     jobs: Jobs,
     ids: Sequence[str],
+    *,
     which: Document,
     why: str,
     now: float,
     parents: ParentQueues,
+    queue: str,
 ) -> list[str | None]:
-    """Remove children and let their parents die, in one transaction."""
+    """Remove children and let their parents die, or count them, in one transaction."""
     awaited = {**which, "_id": {"$in": list(ids)}, **AWAITED}
 
     def read() -> list[Document]:
         return list(jobs.find(awaited, {"parent": 1, "group": 1}, hint=BY_ID))
 
-    def apply(children: list[Document], session: ClientSession) -> list[FailedParent]:
+    def apply(
+        children: list[Document], session: ClientSession
+    ) -> tuple[list[FailedParent], list[EndedParent]]:
         removed[:] = [child.get("group") for child in children]
         if not children:
-            return []
-        reasons = reasons_of(children, queue_of(jobs.name), why)
+            return [], []
+        reasons = reasons_of(children, queue, why)
         check_statements(2 * len(reasons), len(children), "the parents of removed children")
         # failpoint removals.fail_parents
         failed = fail_all(reasons, now, parents, session)
+        ended = count_down(_failures(children, why), now, parents.store, session, len(children))
         found = {**awaited, "_id": {"$in": [child["_id"] for child in children]}}
         # failpoint removals.remove
         require_all(jobs.delete_many(found, hint=BY_ID, session=session).deleted_count, len(children))
-        return failed
+        return failed, ended
 
     removed: list[str | None] = []
     # failpoint removals
-    parents.on_parents_failed(transact(jobs.database.client, read, apply, "removals of children"))
+    failed, ended = transact(jobs.database.client, read, apply, "removals of children")
+    parents.on_parents_failed(failed)
+    parents.on_parents_ended(ended)
     return removed
+
+
+def _failures(children: Iterable[Document], why: str) -> dict[Parent, list[ChildEnd]]:
+    """Return the ends of the children whose parents allow failures."""
+    ends: dict[Parent, list[ChildEnd]] = defaultdict(list)
+    for child in children:
+        if (parent := parent_of(child)) and parent.may_fail:
+            ends[parent].append(ChildEnd(child["_id"], error=f"it {why}"))
+    return ends
 
 
 def reasons_of(children: Iterable[Document], queue: str, why: str) -> Reasons:
     """Return why the parents of these children die; of several children of one parent the first is named."""
     reasons: Reasons = defaultdict(dict)
     for child in children:
-        if parent := parent_of(child):
+        if (parent := parent_of(child)) and not parent.may_fail:
             reasons[parent.queue].setdefault(parent, f"child {child['_id']} in queue {queue} {why}")
     return reasons
 

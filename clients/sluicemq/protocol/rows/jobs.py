@@ -52,6 +52,7 @@ class ParentRow(Row, frozen=True, kw_only=True):
     seq: int | None = None
     by: Any = None
     told: Any = None
+    may_fail: Any = None
 
 
 class PassedRow(Row, frozen=True, kw_only=True):
