@@ -21,7 +21,7 @@ from msgspec import UnsetType
 from msgspec.structs import fields
 
 import sluicemq
-from sluicemq import aio
+from sluicemq import aio, testing
 from sluicemq._deprecated import OLD_NAMES
 from sluicemq.cli.former import FORMER
 from sluicemq.namespaces import Namespaces
@@ -217,6 +217,10 @@ def class_pages() -> dict[str, dict[str, str]]:
     }
     pages["Asyncio"] = {
         f"api/aio.{name}.md": _docstrings(f"aio.{name}", [f"sluicemq.aio.{name}"]) for name in aio.__all__
+    }
+    pages["Testing"] = {
+        f"api/testing.{name}.md": _docstrings(f"testing.{name}", [f"sluicemq.testing.{name}"])
+        for name in testing.__all__
     }
     errors = [f"sluicemq.{name}" for name in sluicemq.__all__ if _is_error(name)]
     return pages | {"Errors": {"api/errors.md": _docstrings("Errors", errors)}}

@@ -89,6 +89,28 @@ def test_the_life_of_a_job_is_drawn_as_the_code_has_it() -> None:
 # ------------------------------------------------------------------ the library
 
 
+@pytest.mark.parametrize(
+    ("test", "passed"), [("testing", 4), pytest.param("testing real", 1, marks=pytest.mark.full)]
+)
+def test_sample_tests_of_the_page_pass(tmp_path: Path, test: str, passed: int) -> None:
+    (tmp_path / "shop.py").write_text(block("testing shop"))
+    (tmp_path / "test_shop.py").write_text(block(test))
+    (tmp_path / "pytest.ini").write_text(block("testing ini"))
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "sluicemq.testing_plugin",
+        "-p",
+        "no:cacheprovider",
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{passed} passed" in done.stdout
+
+
 @pytest.mark.parametrize("name", ["readme", "first page"])
 def test_the_first_page_pushes_and_works(broker: BrokerProcess, name: str) -> None:
     process = program(broker, name, {"SLUICEMQ_ENDPOINT": broker.doors["smq"]})

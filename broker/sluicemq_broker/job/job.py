@@ -127,7 +127,7 @@ class ChildEnd(NamedTuple):
         return int(self.id.rpartition(".")[2])
 
     def within(self, room: int) -> tuple[ChildEnd, int]:
-        """Return what its parent notes, which has so many bytes left, and how many of these that takes."""
+        """Return what its parent notes, which has ``room`` bytes left, and how many of these it takes."""
         size = len(self.error.encode() or self.result)
         if size <= room:
             return self, size

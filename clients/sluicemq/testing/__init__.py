@@ -7,7 +7,8 @@ from sluicemq.installed import to_install
 
 try:
     from sluicemq.testing.broker import MemoryBroker, PushedJob
+    from sluicemq.testing.embedded import EmbeddedBroker
 except ModuleNotFoundError as error:
     raise ImportError(f"sluicemq.testing needs the extra: {to_install('testing')}") from error
 
-__all__ = ["MemoryBroker", "PushedJob"]
+__all__ = ["EmbeddedBroker", "MemoryBroker", "PushedJob"]

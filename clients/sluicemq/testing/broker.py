@@ -19,6 +19,7 @@ from sluicemq.producer import Producer
 from sluicemq.protocol.durations import Duration, check_span, in_seconds
 from sluicemq.protocol.errors import TimeoutError
 from sluicemq.receipt import PushReceipt
+from sluicemq.testing.apps import at_broker
 from sluicemq.testing.inline import Handlers, InlineWorker, handlers_of
 from sluicemq.testing.queues import MemoryQueues
 from sluicemq.testing.session import Session
@@ -28,6 +29,8 @@ from sluicemq.transport.memory_link import MemoryLink
 from sluicemq_broker.job import Job as StoredJob
 
 _numbers: Final = itertools.count(1)
+#: Seconds that a broker in memory takes to answer, at most: its clients have threads.
+_ANSWERED_WITHIN: Final = 30.0
 #: Arguments that a test does not name.
 _ANY: Final = object()
 
@@ -53,7 +56,7 @@ class MemoryBroker:
     """A broker in the memory of this process, with a clock that the test moves.
 
     Producers, workers, clients and apps connect to its ``endpoint``, those of :mod:`sluicemq.aio` too. Jobs
-    live as at a real broker, by the same decisions. Waits of a job (a delay, a back-off, a time-out, a
+    live as at a real broker, by its own decisions. Waits of a job (a delay, a back-off, a time-out, a
     schedule) pass in :meth:`advance` only. ``now``: Unix seconds of its clock at the begin.
     """
 
@@ -90,6 +93,7 @@ class MemoryBroker:
     def advance(self, seconds: Duration) -> None:
         """Let time pass: ``broker.advance("60s")``. What is due by then is ready, and runs are pushed."""
         check_span("seconds", seconds)
+        self._flush()
         with self.changes():
             self.queues.advance(in_seconds(seconds))
 
@@ -101,6 +105,7 @@ class MemoryBroker:
         how many handlers have run here. ``raises``: raise the first exception of a handler that is no
         Reject, Retry or Requeue, once its job is settled as always.
         """
+        self._flush()
         worker = InlineWorker(self, handlers_of(handlers or self._apps, in_loop=False))
         count = worker.run()
         if raises and worker.failures:
@@ -113,6 +118,7 @@ class MemoryBroker:
 
         Plain functions among the tasks of an app run in a thread.
         """
+        self._flush()
         worker = InlineWorker(self, handlers_of(handlers or self._apps, in_loop=True))
         count = await worker.run_in_loop()
         if raises and worker.failures:
@@ -125,26 +131,27 @@ class MemoryBroker:
 
         ``eager``: each push runs the job at once, in the thread that pushes, with all that is due then.
         """
-        before = app._endpoint, app._options, app._producer
-        app._endpoint, app._options = self.endpoint, {}
-        app._producer = EagerProducer(self) if eager else None
-        self._apps.append(app)
-        try:
-            if app._schedules:
-                app.declare_schedules()
-            yield app
-        finally:
-            self._apps.remove(app)
-            app.close()
-            app._endpoint, app._options, app._producer = before
+        with at_broker(app, self.endpoint, EagerProducer(self) if eager else None):
+            self._apps.append(app)
+            try:
+                yield app
+            finally:
+                self._apps.remove(app)
 
     def configure(self, queue: str, **settings: Any) -> None:
-        """Set settings of a queue, as ``client.queues.set_settings`` does; ``"*"``: those of all queues."""
+        """Set settings of a queue, or with ``"*"`` of all.
+
+        Raises ValueError for a wrong one, and for one that has no effect here.
+        """
         with self.changes():
             self.queues.set_settings(queue, settings)
 
     def pushed(self, what: Task[..., Any] | str) -> list[PushedJob]:
-        """Return the jobs that were pushed, of a task or into a queue, the first one first."""
+        """Return the jobs that were pushed, of a task or into a queue, the first one first.
+
+        Pushes of apps are waited for; wait yourself for those of other producers.
+        """
+        self._flush()
         with self.lock:
             return [each for each in self._pushed if _is_of(each, what)]
 
@@ -215,6 +222,12 @@ class MemoryBroker:
             self._pushed.append(
                 PushedJob(queue, job.id, job.payload, dict(job.headers or {}), job.priority, delay, job.group)
             )
+
+    def _flush(self) -> None:
+        """Wait for what the apps have pushed; raises the first refusal that nobody has seen."""
+        for app in self._apps:
+            if app._producer is not None:
+                app._producer.flush(_ANSWERED_WITHIN)
 
     def run_eagerly(self) -> None:
         """Run what is due, unless a handler pushes that does so itself."""

@@ -20,6 +20,11 @@ from sluicemq_broker.store import ServerClock
 
 #: Settings of all queues: chance takes no part in the waits of a test.
 _DEFAULTS: Final = replace(Config.default().queue("default"), backoff_jitter=0.0)
+#: Settings of queues that need other brokers, or MongoDB.
+_NO_EFFECT: Final = {
+    *("fair", "weights", "max_running", "rate", "burst", "on_dead", "max_dead", "max_losses", "overflow"),
+    *("tenant_max_running", "tenant_rate", "tenant_burst", "max_ready", "max_bytes"),
+}
 
 
 class TestClock(ServerClock):
@@ -42,7 +47,7 @@ class MemoryQueues:
     """The queues by name. Nothing here is for several threads at one time: the broker has a lock."""
 
     def __init__(self, now: float | None = None) -> None:
-        self.clock = TestClock(time.time() if now is None else now)
+        self.clock = TestClock(float(int(time.time())) if now is None else now)
         self.known: dict[str, MemoryQueue] = {}
         self.max_job_bytes = Config.default().broker.max_job_bytes
         self.maker = JobMaker(self.clock, self.max_job_bytes)
@@ -89,6 +94,8 @@ class MemoryQueues:
 
     def set_settings(self, name: str, settings: Mapping[str, Any]) -> None:
         """Set settings of a queue, or of all with ``*``; raises ValueError for a wrong one."""
+        if unknown := settings.keys() & _NO_EFFECT:
+            raise ValueError(f"a broker in memory does not keep to {min(unknown)}: test with a real one")
         stored = {key: stored_value(key, value) for key, value in settings.items()}
         self._set.setdefault(name, {}).update(stored)
         for queue in self.known.values():

@@ -32,7 +32,7 @@ class Peer(Protocol):
 
 
 class BrokerInMemory(Protocol):
-    """What a link connects to."""
+    """A broker that links connect to."""
 
     def accept(self, link: MemoryLink) -> Peer:
         """Return the broker's end of a new link."""
