@@ -172,7 +172,7 @@ def test_the_example_of_tasks_prints_what_it_says(broker: BrokerProcess) -> None
     assert output.splitlines() == [
         "Hello Ann, of 2001",
         "HELLO ANN, OF 2001",
-        "None",
+        "A, B!",
         "greet: argument 'guest': Expected `object`, got `str`",
     ]
 

@@ -47,6 +47,10 @@ def shop(endpoint: str) -> Iterator[App]:
     def refuse(text: str) -> None:
         raise Reject(f"no {text}")
 
+    @app.task(queue="sums")
+    def total(numbers: list[Any]) -> int:
+        return sum(each for each in numbers if isinstance(each, int))
+
     with app, app.worker(concurrency=4):
         yield app
 
@@ -153,6 +157,21 @@ def test_a_group_is_done_when_its_steps_are(shop: App, client: Client) -> None:
         group(add.s(1), refuse.s("cups")).call()
 
 
+def test_a_group_goes_on_with_the_results_of_its_steps(shop: App) -> None:
+    # Given
+    add: Any = shop.tasks["add"]
+    total: Any = shop.tasks["total"]
+    refuse: Any = shop.tasks["refuse"]
+    inner = group(add.s(2), add.s(3)).then(total.s(PREVIOUS))
+    # Then
+    assert group(add.s(1), inner, chain(add.s(1), add.s(PREVIOUS))).then(total.s(PREVIOUS)).call() == 12
+    middle = chain(add.s(1), group(add.s(4), add.s(5)), total.s(PREVIOUS), add.s(PREVIOUS, b=100))
+    assert middle.call() == 111
+    assert group(add.s(1), refuse.s("cups"), allow_failures=True).then(total.s(PREVIOUS)).call() == 2
+    with pytest.raises(DeadError, match="no cups"):
+        group(add.s(1), refuse.s("cups")).then(total.s(PREVIOUS)).call()
+
+
 def test_tasks_run_in_an_event_loop(endpoint: str, client: Client) -> None:
     # Given
     app = App("looped", endpoint=endpoint)
@@ -172,6 +191,10 @@ def test_tasks_run_in_an_event_loop(endpoint: str, client: Client) -> None:
     def plain(a: int) -> int:
         return a + 1
 
+    @app.task(queue="loops")
+    async def many(numbers: list[int]) -> int:
+        return len(numbers)
+
     @app.task(queue="loops", timeout=0.1, retries=0)
     async def stuck() -> None:
         await asyncio.get_running_loop().create_future()
@@ -183,6 +206,7 @@ def test_tasks_run_in_an_event_loop(endpoint: str, client: Client) -> None:
             # Then
             assert met == [300] * 300
             assert await chain(plain.s(1), plain.s(PREVIOUS)).acall() == 3
+            assert await group(plain.s(1), plain.s(2)).then(many.s(PREVIOUS)).acall() == 2
             with pytest.raises(DeadError, match="stuck ran for longer than"):
                 await stuck.acall()
             await asyncio.to_thread(wait_until, has_schedule)

@@ -15,7 +15,20 @@ import msgspec
 import pydantic
 import pytest
 
-from sluicemq import PREVIOUS, App, FanOut, Forward, Job, Middleware, Reject, Retry, TaskRun, chain, group
+from sluicemq import (
+    PREVIOUS,
+    App,
+    ChildResult,
+    FanOut,
+    Forward,
+    Job,
+    Middleware,
+    Reject,
+    Retry,
+    TaskRun,
+    chain,
+    group,
+)
 from sluicemq.app.step import headers_of
 
 
@@ -319,12 +332,56 @@ def test_a_group_has_each_step_as_a_child() -> None:
     ]
 
 
+def joined(step: Any, *children: ChildResult) -> Job:
+    """The second delivery of a group's job."""
+    first = job_of(step)
+    return Job(first.payload, headers=first.headers, children=children)
+
+
+def test_a_group_hands_the_results_of_its_steps_on_in_a_list() -> None:
+    # Given
+    app, _, times = an_app()
+
+    @app.task(queue="third")
+    def total(numbers: list[Any]) -> int:
+        return sum(each for each in numbers if isinstance(each, int))
+
+    step = group(times.s(2), times.s(3), allow_failures=True).then(total.s(PREVIOUS), times.s(PREVIOUS))
+    # When
+    children = app.handler(job_of(step))
+    ends = (ChildResult("a.1", b"2"), ChildResult("a.2", None, "no ink"), ChildResult("a.3", b""))
+    onward = app.handler(joined(step, *ends))
+    # Then
+    assert isinstance(children, FanOut)
+    assert children.options == {"join": True, "allow_failures": True}
+    assert isinstance(onward, Forward)
+    assert onward.queue == "third"
+    assert json.loads(onward.payload or b"") == {"numbers": [2, {"id": "a.2", "error": "no ink"}, None]}
+    headers = (onward.onward[2] or {})["headers"]
+    last = app.handler(Job(onward.payload or b"", headers=headers))
+    assert isinstance(last, Forward)
+    assert json.loads(last.payload or b"") == {"number": 2}
+
+
+@pytest.mark.parametrize(
+    ("child", "why"),
+    [
+        (ChildResult("a.1", None, "TOO_LARGE: it has 9 bytes"), "child a.1 has no result: TOO_LARGE"),
+        (ChildResult("a.1", b"\xff"), "the result of child a.1 is not JSON"),
+    ],
+)
+def test_a_group_with_a_result_that_can_not_be_handed_on_is_a_dead_letter(
+    child: ChildResult, why: str
+) -> None:
+    app, _, times = an_app()
+    with pytest.raises(Reject, match=why):
+        app.handler(joined(group(times.s(2)).then(times.s(3)), child))
+
+
 def test_flows_that_can_not_go_are_refused() -> None:
     _, length, times = an_app()
     with pytest.raises(ValueError, match="at least one step"):
         chain()
-    with pytest.raises(ValueError, match="a group is the last step"):
-        chain(group(times.s(1)), times.s(2))
     with pytest.raises(TypeError, match="times in a group has no step before it: give 'number'"):
         group(times.s(PREVIOUS))
     with pytest.raises(TypeError, match="takes no 'dedupe_id'"):

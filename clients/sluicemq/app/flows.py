@@ -1,83 +1,89 @@
 """Flows: several tasks behind or beside each other, pushed as one job.
 
-A chain is forwarded from queue to queue, and a group is a job that fans out into children. The broker does
-each in one transaction: after a crash a job is in one of the two queues, and children are all there or none.
+A chain is forwarded from queue to queue, and a group is a job that fans out into children. With steps behind
+it the group joins them: it is delivered once more with their results, and is forwarded. The broker does each
+in one transaction: after a crash a job is in one of the two queues, and children are all there or none.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from sluicemq.app.step import Plan, Step
-from sluicemq.forward import MOST_CHILDREN, FanOut
+from sluicemq.forward import MOST_CHILDREN, FanOut, Forward
+from sluicemq.job import ChildResult, Job
 
 #: The kind of a job whose payload has the steps of a group.
 GROUP: Final = "sluicemq.group"
 
 
-class _Group(msgspec.Struct):
+class _Group(msgspec.Struct, omit_defaults=True):
     """The payload of a group's job."""
 
     steps: list[Plan]
+    allow_failures: bool = False
 
 
 def chain(*steps: Step) -> Step:
     """Return steps that run one after the other, as one job that is forwarded: ``chain(a.s(1), b.s())``.
 
-    An argument that is :data:`~sluicemq.PREVIOUS` gets the result of the step before. The result is that of
-    the last step. If a step fails for good, the job is a dead letter of that step's queue, and redriven it
-    goes on there. A group is the last step: nothing comes back from it. An option that a step does not have
-    stays as the step before had it.
+    An argument that is :data:`~sluicemq.PREVIOUS` gets the result of the step before: of a group the list of
+    its results. The result is that of the last step. If a step fails for good, the job is a dead letter of
+    that step's queue, and redriven it goes on there. An option that a step does not have stays as the step
+    before had it.
     """
     if not steps:
         raise ValueError("a chain has at least one step")
-    for each in steps[1:]:
-        _check_moves(each)
-    for each in steps[:-1]:
-        if _last(each.plan).kind == GROUP:
-            raise ValueError("a group is the last step of a chain: its children have no results")
-    plans = [plan for each in steps[1:] for plan in _in_line(each.plan)]
-    return steps[0].followed_by(plans, steps[-1])
+    return steps[0].then(*steps[1:])
 
 
-def group(*steps: Step) -> Step:
+def group(*steps: Step, allow_failures: bool = False) -> Step:
     """Return steps that run beside each other, as children of one job: ``group(a.s(1), a.s(2))``.
 
     That job is in the queue of the first step. It is done when all of them are, without a result; ``call``
-    waits for that. If one fails for good, the job is a dead letter too.
+    waits for that. ``group(...).then(b.s(PREVIOUS))`` goes on with the list of their results, 1 MiB at most.
+    If one fails for good, the job is a dead letter too. ``allow_failures``: it goes on, and
+    ``{"id": ..., "error": ...}`` is in the list instead of that result.
     """
     if not 1 <= len(steps) <= MOST_CHILDREN:
         raise ValueError(f"a group has 1 to {MOST_CHILDREN} steps, not {len(steps)}")
     for each in steps:
-        _check_moves(each)
+        each.check_moves()
         if each.plan.takes is not None:
             raise TypeError(f"{each.plan.kind} in a group has no step before it: give {each.plan.takes!r}")
-    plans = msgspec.json.encode(_Group([each.plan for each in steps]))
+    plans = msgspec.json.encode(_Group([each.plan for each in steps], allow_failures))
     return steps[0].beside(Plan(steps[0].plan.queue, GROUP, msgspec.Raw(plans)))
 
 
-def fan_out(payload: bytes) -> FanOut:
-    """Return the children of a group's job; raises TypeError for a payload that has none."""
+def next_of_group(job: Job, then: list[Plan]) -> FanOut | Forward:
+    """Return the children of a group's job, or the step behind it with what they have returned.
+
+    Raises TypeError for a payload that has no steps, and for a result that can't be handed on.
+    """
     try:
-        found = msgspec.json.decode(payload, type=_Group)
-        return FanOut(*(each.forward() for each in found.steps))
+        found = msgspec.json.decode(job.payload, type=_Group)
+        if job.children is None or not then:
+            steps = [each.forward() for each in found.steps]
+            return FanOut(*steps, join=bool(then), allow_failures=found.allow_failures)
     except (msgspec.MsgspecError, ValueError) as error:
         raise TypeError(f"the payload has no steps: {error}") from error
+    return onward(then, msgspec.json.encode([_returned(each, found) for each in job.children]))
 
 
-def _check_moves(step: Step) -> None:
-    """Raise TypeError for options that a job can't get when it is forwarded, or is a child."""
-    if step.job_id is not None:
-        raise TypeError(f"{step.plan.kind} has the id of its flow: leave {step.job_id!r} out")
-    step.plan.forward()
+def onward(then: list[Plan], result: bytes) -> Forward:
+    """Return the move to the next step; ``result``: that of the step before, as JSON."""
+    first, *rest = then
+    return msgspec.structs.replace(first, then=rest).forward(result)
 
 
-def _in_line(plan: Plan) -> list[Plan]:
-    """Return the steps of a chain within a chain."""
-    return [msgspec.structs.replace(plan, then=[]), *plan.then]
-
-
-def _last(plan: Plan) -> Plan:
-    return plan.then[-1] if plan.then else plan
+def _returned(child: ChildResult, group: _Group) -> Any:
+    if child.result is None:
+        if group.allow_failures:
+            return {"id": child.id, "error": child.error}
+        raise TypeError(f"child {child.id} has no result: {child.error}")
+    try:
+        return msgspec.json.decode(child.result or b"null")
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise TypeError(f"the result of child {child.id} is not JSON: {error}") from error

@@ -31,7 +31,7 @@ class Runner:
     def __call__(self, job: Job) -> bytes | Forward | FanOut | None:
         """Run the task of a job; raises what the task raises, and Reject."""
         begun = self._begun(job)
-        if isinstance(begun, FanOut):
+        if isinstance(begun, FanOut | Forward):
             return begun
         with self._around(begun) as results:
             results.append(begun.do())
@@ -40,20 +40,20 @@ class Runner:
     async def in_loop(self, job: Job) -> bytes | Forward | FanOut | None:
         """Run the task of a job in this event loop, a plain function in a thread; raises as a call does."""
         begun = self._begun(job)
-        if isinstance(begun, FanOut):
+        if isinstance(begun, FanOut | Forward):
             return begun
         with self._around(begun) as results:
             results.append(await begun.do_in_loop())
         return self._ended(begun, results[0])
 
-    def _begun(self, job: Job) -> TaskRun | FanOut:
-        """Return the run that a job asks for, or the children of a group; raises Reject."""
+    def _begun(self, job: Job) -> TaskRun | FanOut | Forward:
+        """Return the run that a job asks for, or what becomes of a group; raises Reject."""
         try:
+            then = msgspec.json.decode(job.headers.get(THEN, "[]"), type=list[Plan])
             if job.headers.get(KIND) == flows.GROUP:
-                return flows.fan_out(job.payload)
+                return flows.next_of_group(job, then)
             task = self._task_of(job.headers.get(KIND))
             bound = task.signature.decode(job.payload)
-            then = msgspec.json.decode(job.headers.get(THEN, "[]"), type=list[Plan])
         except (TypeError, ValueError, msgspec.MsgspecError) as error:
             log.warning("job %s of queue %s can't be called: %s", job.id, job.queue, error)
             raise Reject(f"the job can't be called: {error}") from error
@@ -64,7 +64,7 @@ class Runner:
         if isinstance(result, Forward | FanOut):
             return result
         data = b"" if result is None else as_json(result)
-        return _onward(run.then, data) if run.then else data or None
+        return flows.onward(run.then, data) if run.then else data or None
 
     def _task_of(self, kind: object) -> Task[..., Any]:
         task = self._tasks.get(kind) if isinstance(kind, str) else None
@@ -90,12 +90,6 @@ class Runner:
                 _guarded(each.after, run, results[0])
         finally:
             current.reset(token)
-
-
-def _onward(then: list[Plan], result: bytes) -> Forward:
-    """Return the move to the next step."""
-    first, *rest = then
-    return msgspec.structs.replace(first, then=rest).forward(result)
 
 
 def _guarded(hook: Callable[[TaskRun, Any], None], run: TaskRun, value: Any) -> None:

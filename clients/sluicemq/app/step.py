@@ -49,6 +49,10 @@ class Plan(msgspec.Struct, omit_defaults=True):
             payload = msgspec.json.encode({**given, self.takes: msgspec.Raw(result or b"null")})
         return Forward(self.queue, payload, headers=headers_of(self), **self.options)
 
+    def in_line(self) -> list[Plan]:
+        """Return it and the steps behind it, one after the other."""
+        return [msgspec.structs.replace(self, then=[]), *self.then]
+
 
 def headers_of(plan: Plan) -> dict[str, Any]:
     """Return the headers of a step's job."""
@@ -114,10 +118,22 @@ class Step:
         async with asyncio.timeout(timeout):
             return self._decode(await asyncio.wrap_future(reply))
 
-    def followed_by(self, plans: list[Plan], last: Step) -> Self:
-        """Return this step with others behind it, the ``last`` of which has the result."""
+    def then(self, *steps: Step) -> Self:
+        """Return this step with others behind it: ``group(a.s(1), a.s(2)).then(b.s(PREVIOUS))``.
+
+        Equal to :func:`~sluicemq.chain` of all of them.
+        """
+        for each in steps:
+            each.check_moves()
+        plans = [plan for each in steps for plan in each.plan.in_line()]
         plan = msgspec.structs.replace(self.plan, then=[*self.plan.then, *plans])
-        return type(self)(self._producer, plan, last._decode, self.job_id)
+        return type(self)(self._producer, plan, (steps or (self,))[-1]._decode, self.job_id)
+
+    def check_moves(self) -> None:
+        """Raise TypeError for options that a job can't get when it is forwarded, or is a child."""
+        if self.job_id is not None:
+            raise TypeError(f"{self.plan.kind} has the id of its flow: leave {self.job_id!r} out")
+        self.plan.forward()
 
     def beside(self, plan: Plan) -> Self:
         """Return a step that goes to the producer of this one, and has no result."""
