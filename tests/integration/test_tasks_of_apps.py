@@ -9,7 +9,20 @@ from typing import Any
 
 import pytest
 
-from sluicemq import PREVIOUS, App, Client, DeadError, Job, PausedError, Reject, chain, group
+from sluicemq import (
+    PREVIOUS,
+    App,
+    Client,
+    DeadError,
+    Job,
+    Middleware,
+    PausedError,
+    Reject,
+    TaskRun,
+    aio,
+    chain,
+    group,
+)
 from support.broker_process import BrokerProcess
 from support.ports import free_port
 from support.waiting import TIMEOUT, wait_until
@@ -218,11 +231,34 @@ def test_tasks_run_in_an_event_loop(endpoint: str, client: Client) -> None:
         asyncio.run(work())
 
 
-def test_a_plain_function_that_binds_the_job_is_no_task_of_an_event_loop() -> None:
-    app = App()
-    app.task(bind=True, kind="bound")(lambda job: None)
-    with pytest.raises(TypeError, match="task bound binds the job"):
-        app.aworker()
+def test_a_job_is_extended_as_its_task_is_run(endpoint: str) -> None:
+    """A plain function of an event loop runs in a thread with its middleware, where ``extend`` blocks."""
+    seen: list[str] = []
+
+    class Seen(Middleware):
+        def before(self, run: TaskRun) -> None:
+            seen.append(threading.current_thread().name)
+
+    app = App(endpoint=endpoint, middleware=[Seen()])
+
+    @app.task(queue="extended", bind=True)
+    def plain(job: Job) -> str:
+        job.extend(60)
+        return threading.current_thread().name
+
+    @app.task(queue="extended", bind=True)
+    async def awaited(job: aio.Job) -> str:
+        await job.extend(60)
+        return threading.current_thread().name
+
+    async def work() -> tuple[str, str]:
+        async with app.aworker():
+            return await plain.acall(), await awaited.acall()
+
+    with app:
+        named, here = asyncio.run(work())
+    assert seen == [named, here]
+    assert named != here == threading.current_thread().name
 
 
 # ------------------------------------------------------------------------ schedules

@@ -52,6 +52,24 @@ def slow(folder: str) -> str:
     return "finished"
 """
 
+#: Beside the tasks above, one that waits until ``count`` of it run: now all run with an event loop.
+WITH_COROUTINES = (
+    PROGRAM
+    + """
+import asyncio, threading
+
+met, all_met = [], asyncio.Event()
+
+@app.task(queue="work")
+async def meet(count: int) -> int:
+    met.append(1)
+    if len(met) == count:
+        all_met.set()
+    await all_met.wait()
+    return threading.active_count()
+"""
+)
+
 
 @pytest.fixture(scope="module")
 def endpoint(mongo_uri: str) -> Iterator[str]:
@@ -149,8 +167,24 @@ def test_a_stop_waits_for_the_tasks_that_have_begun(tmp_path: Path, endpoint: st
         assert work.process.wait(TIMEOUT) == 0
 
 
-def test_a_process_ends_after_so_many_jobs(tmp_path: Path, endpoint: str) -> None:
-    with Work(tmp_path, endpoint, "--max-jobs", "2") as work:
+def test_coroutines_wait_in_one_loop_and_are_waited_for_at_the_stop(tmp_path: Path, endpoint: str) -> None:
+    with Work(tmp_path, endpoint, "--concurrency", "50", program=WITH_COROUTINES) as work:
+        # Given
+        replies = [work.push("meet", count=50) for _ in range(50)]
+        assert {int(reply.result(TIMEOUT)) < 20 for reply in replies} == {True}
+        reply = work.push("slow", folder=str(tmp_path))
+        wait_until((tmp_path / "began").exists)
+        # When
+        work.process.terminate()
+        (tmp_path / "go").touch()
+        # Then
+        assert json.loads(reply.result(TIMEOUT)) == "finished"
+        assert work.process.wait(TIMEOUT) == 0
+
+
+@pytest.mark.parametrize("program", [PROGRAM, WITH_COROUTINES], ids=["threads", "loop"])
+def test_a_process_ends_after_so_many_jobs(tmp_path: Path, endpoint: str, program: str) -> None:
+    with Work(tmp_path, endpoint, "--max-jobs", "2", program=program) as work:
         pids = [work.call("pid") for _ in range(4)]
         assert [pids.count(each) for each in sorted(set(pids), key=pids.index)] == [2, 2]
         assert "it has done 2 jobs" in work.log.read_text()

@@ -68,6 +68,11 @@ class Job(job.Job):
             )
             return answer
 
+    def for_thread(self) -> job.Job:
+        """Return this job for a plain function in a thread: its methods block from now on."""
+        self.__class__ = job.Job  # type: ignore[assignment]
+        return self
+
 
 class JobsOfTasks(Assignment):
     """The part of a connection whose jobs async handlers get."""

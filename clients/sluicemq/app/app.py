@@ -27,6 +27,7 @@ from sluicemq.worker_queues import Queues
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _T = TypeVar("_T", bound=Task[..., Any])
+_J = TypeVar("_J", bound=Job)  # also that of sluicemq.aio
 
 #: The queue of tasks that name none.
 DEFAULT_QUEUE: Final = "default"
@@ -70,7 +71,7 @@ class App:
     @overload
     def task(
         self, *, bind: Literal[True], **options: Unpack[TaskOptions]
-    ) -> Callable[[Callable[Concatenate[Job, _P], _R]], Task[_P, _R]]: ...
+    ) -> Callable[[Callable[Concatenate[_J, _P], _R]], Task[_P, _R]]: ...
 
     @overload
     def task(
@@ -166,20 +167,22 @@ class App:
         return worker
 
     def aworker(
-        self, queues: Queues | None = None, *, concurrency: int = 100, stop_timeout: float = 30.0
+        self,
+        queues: Queues | None = None,
+        *,
+        concurrency: int = 100,
+        prefetch: int = 1,
+        stop_timeout: float = 30.0,
     ) -> AsyncTaskWorker:
         """Return a worker of its tasks for asyncio: ``await app.aworker().run()``, or ``async with``.
 
-        Coroutines run in this event loop, each a task of asyncio, and plain functions in threads. Raises as
-        :meth:`worker` does, and for a plain function that binds the job: a job of asyncio is for coroutines.
+        Coroutines run in this event loop, each a task of asyncio, with a job of :mod:`sluicemq.aio`. Plain
+        functions run in threads. Raises as :meth:`worker` does.
         """
         self._check()
-        for kind, task in self.tasks.items():
-            if task.bind and not task.is_coroutine:
-                raise TypeError(f"task {kind} binds the job: make it an async def, or use worker()")
         worker = AsyncTaskWorker(
             queues or self._queues(), self.handler.in_loop, concurrency=concurrency,
-            stop_timeout=stop_timeout, endpoint=self.access,
+            prefetch=prefetch, stop_timeout=stop_timeout, endpoint=self.access,
         )  # fmt: skip
         worker.declare = self.declare_schedules if self.name else None
         return worker

@@ -90,9 +90,7 @@ class TaskRun:
         return asyncio.run_coroutine_threadsafe(self.do_in_loop(), _coroutines.get()).result()
 
     async def do_in_loop(self) -> Any:
-        """Await the function in this event loop, and return its result; a plain one runs in a thread."""
-        if not self.task.is_coroutine:
-            return await asyncio.to_thread(self._call)
+        """Await the function, a coroutine function, in this event loop, and return its result."""
         loop = asyncio.get_running_loop()
         running = loop.create_task(self.task.function(*self.args, **self.kwargs))
         self._stop = lambda _error: loop.call_soon_threadsafe(running.cancel)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import copy_context
 from typing import Any
 
 import msgspec
 
+from sluicemq import aio
+from sluicemq.aio.loop import in_thread
 from sluicemq.app import flows
 from sluicemq.app.middleware import Middleware
 from sluicemq.app.run import TaskRun, current
@@ -38,7 +41,14 @@ class Runner:
         return self._ended(begun, results[0])
 
     async def in_loop(self, job: Job) -> bytes | Forward | FanOut | None:
-        """Run the task of a job in this event loop, a plain function in a thread; raises as a call does."""
+        """Run the task of a job in this event loop; raises as a call does.
+
+        A plain function runs in a thread, with its middleware: connections to databases belong to threads.
+        """
+        task = self._tasks.get(str(job.headers.get(KIND)))
+        if task is not None and not task.is_coroutine:
+            bound = job.for_thread() if isinstance(job, aio.Job) else job
+            return await in_thread(copy_context().run, self, bound)
         begun = self._begun(job)
         if isinstance(begun, FanOut | Forward):
             return begun

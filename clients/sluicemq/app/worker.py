@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -28,22 +30,60 @@ class TaskWorker(Worker):
         if first and self.declare is not None:
             _declare(self.declare, self)
 
+    def run_tasks(self) -> None:
+        """Work until a signal, or :meth:`stop_soon`."""
+        self.run()
+
+    def stop_soon(self) -> None:
+        """Begin no more jobs, and have the run end in order; from any thread."""
+        self._begin_no_more()
+        self._stop_asked.set()
+
     @property
     def is_connected(self) -> bool:
         """Return whether it is connected to a broker."""
-        return any(each.connected_to for each in self._connections)
+        return _is_connected(self)
 
 
 class AsyncTaskWorker(aio.Worker):
     """A worker for asyncio that calls ``declare`` in a thread when it starts."""
 
     declare: Callable[[], None] | None = None
+    _begun: Worker | None = None
+    _stops = False
+
+    def run_tasks(self) -> None:
+        """Work in an event loop of its own until a signal, or :meth:`stop_soon`."""
+        asyncio.run(self.run())
+
+    def stop_soon(self) -> None:
+        """Begin no more jobs, and have the run end in order; from any thread."""
+        self._stops = True
+        if self._begun is not None:
+            self._end(self._begun)
+
+    @property
+    def is_connected(self) -> bool:
+        """Return whether it is connected to a broker."""
+        return self._begun is not None and _is_connected(self._begun)
 
     def _made(self) -> Any:
-        core = super()._made()
+        core = self._begun = super()._made()
+        if self._stops:
+            self._end(core)
         if self.declare is not None:
             _declare(self.declare, core)
         return core
+
+    @staticmethod
+    def _end(core: Any) -> None:
+        core._begin_no_more()
+        with suppress(RuntimeError):  # its loop is closed
+            core.loop.call_soon_threadsafe(core.to_stop.set)
+
+
+def _is_connected(worker: Worker) -> bool:
+    return any(each.connected_to for each in worker._connections)
 
 
 def _declare(declare: Callable[[], None], worker: Worker) -> None:
