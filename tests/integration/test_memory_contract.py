@@ -352,6 +352,24 @@ def test_parent_is_done_when_its_children_are(place: Place) -> None:
         assert reply.result(SECONDS) == b"both"
 
 
+def test_job_that_allows_failures_goes_on_without_the_children_that_fail(place: Place) -> None:
+    children = f"{place.queue}.children"
+
+    def book(job: Job) -> FanOut | bytes:
+        if job.children is None:
+            return FanOut(*(Forward(children) for _ in range(3)), join=True, allow_failures=True)
+        return b"+".join(each.result or each.error.encode() for each in job.children)
+
+    with place.working(book):
+        reply = place.producer.submit(place.queue, b"x")
+        first, second = place.reserve(2, of=children)
+        first.reject("no ink")
+        second.commit(b"page")
+        place.client.jobs.cancel(children, f"{reply.receipt.id}.3")
+        assert reply.result(SECONDS) == b"no ink+page+it was cancelled"
+    assert place.client.jobs.get(children, first.id).parent is None
+
+
 def test_job_is_delivered_once_more_with_what_its_children_return(place: Place) -> None:
     children = f"{place.queue}.children"
 

@@ -353,8 +353,8 @@ class Job:
         self.parent = former.parent
         self.size = len(self.payload) + own
 
-    def set_parent(self, parent: Parent) -> None:
-        """Set the job that waits for this one."""
+    def set_parent(self, parent: Parent | None) -> None:
+        """Set the job that waits for this one; None: none does any more."""
         self.parent = parent
 
     def inherit_payload(self, payload: bytes) -> None:

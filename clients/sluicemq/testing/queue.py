@@ -299,9 +299,13 @@ class MemoryQueue:
         if stored.remove_at is None:
             self.jobs.pop(job.id, None)
         self._after(stored)
-        if job.parent is not None and (waiting := self._waiting_parent(job.parent)):
+        self._count_down(job.parent, ChildEnd(job.id, result))
+
+    def _count_down(self, waits: Parent | None, end: ChildEnd) -> None:
+        """Count a child that has ended at its parent, if that waits for it."""
+        if waits is not None and (waiting := self._waiting_parent(waits)):
             queue, parent, children = waiting
-            if children.count_down(ChildEnd(job.id, result)):
+            if children.count_down(end):
                 queue._end_wait(parent, children)
                 queue.dispatch()
 
@@ -326,7 +330,7 @@ class MemoryQueue:
         )
         self._answer(job.id, error)
         self._after(stored)
-        self._fail_parent(job, f"is dead: {reason}")
+        self._fail_parent(job, f"is dead: {reason}", reason)
 
     def _expire(self, stored: StoredJob) -> None:
         stored.expired = True
@@ -380,7 +384,7 @@ class MemoryQueue:
 
     def _fan_out(self, stored: StoredJob, decision: AwaitChildren) -> None:
         job = stored.job
-        parent = Parent(self.name, job.id, job.seq, job.under)
+        parent = Parent(self.name, job.id, job.seq, job.under, decision.allow_failures)
         new: list[tuple[MemoryQueue, Job]] = []
         for number, onward in enumerate(decision.children, 1):
             queue, child = self._made(onward, f"{job.id}.{number}", "a child")
@@ -414,8 +418,13 @@ class MemoryQueue:
         same = found.job.seq == parent.seq and found.job.under == parent.by
         return (queue, found, found.children) if same else None
 
-    def _fail_parent(self, child: Job, what: str) -> None:
-        if child.parent is not None and (waiting := self._waiting_parent(child.parent)):
+    def _fail_parent(self, child: Job, what: str, reason: str = "") -> None:
+        """Let the parent of a failed child die, or count the child, which has no parent from now on."""
+        if child.parent is not None and child.parent.may_fail:
+            waits = child.parent
+            child.set_parent(None)
+            self._count_down(waits, ChildEnd(child.id, error=reason or f"it {what}"))
+        elif child.parent is not None and (waiting := self._waiting_parent(child.parent)):
             queue, parent, _ = waiting
             queue._die(parent, f"child {child.id} in queue {self.name} {what}", "")
             queue.dispatch()
