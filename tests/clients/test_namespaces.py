@@ -302,7 +302,7 @@ def test_an_operation_is_cancelled_and_found_by_its_id(broker: ScriptedBroker) -
 
 def test_a_small_operation_is_done_at_once(jobs: OwnQueue, client: Client) -> None:
     jobs.push()
-    operation = client.queues.purge(jobs.queue)
+    operation = client.queues.purge(jobs.queue, wait=TIMEOUT)
     assert (operation.id, operation.state, operation.done, operation.total) == (None, "done", 1, 1)
     assert list(operation) == []
     operation.cancel()

@@ -22,7 +22,7 @@ import gc, json, sys
 from time import thread_time
 from importlib import import_module
 from sluicemq_devices.hub import look_for_cycles
-from sluicemq_devices.relays.topics import Topics
+from sluicemq_devices.relays.topics import SubscribedTopics
 
 if len(sys.argv) > 1:
     program = import_module(sys.argv[1])
@@ -36,7 +36,7 @@ def looked(phase, about):
         most[0] = max(most[0], thread_time() - most[1])
 
 gc.callbacks.append(looked)
-topics = Topics()
+topics = SubscribedTopics()
 for number in range(100_000):
     topics.add(b"%08d" % (number * 997 % 1_000_003), "a")
 more = [[] for _ in range(600_000)]

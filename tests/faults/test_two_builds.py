@@ -251,7 +251,9 @@ def test_schedules_and_principals_of_one_build_are_the_others(between: Between) 
     client.add_schedule(name, name, b"due", every=3600)
     assert name in [each.name for each in other.schedules.list()]
     client.users("add", name=name, permissions={"push": "x"}, token=True)
-    assert other.users("show", name=name)["name"] == name
+    wait_until(
+        lambda: any(each.name == name for each in other.principals.list()), what=f"{name} at the other"
+    )
 
 
 @full

@@ -21,7 +21,7 @@ class ScheduleRow(Row, frozen=True, kw_only=True):
     last_at: float | None
     pushed: int
     paused: bool
-    skipped: int
+    skipped: int = 0  # brokers of 0.3 do not say it
     cron: str | None = None
     timezone: str | None = None
     every: float | None = None

@@ -62,7 +62,7 @@ export function schedules() {
     { title: "Next", cell: (row) => (row.problem ? { text: row.problem, tone: "bad" } : row.paused ? { text: "paused", tone: "warn" } : ago(row.next_at, Date.now() / 1000)) },
     { title: "Last", more: true, cell: (row) => ago(row.last_at, Date.now() / 1000) },
     { title: "Pushed", num: true, more: true, cell: (row) => count(row.pushed) },
-    { title: "Skipped", num: true, more: true, cell: (row) => count(row.skipped) },
+    { title: "Skipped", num: true, more: true, cell: (row) => count(row.skipped || 0) },
     { title: "", hidden: "Actions", kind: "grow how", cell: buttons },
   ], { empty: noneSeen("manage", "schedules", "no recurring jobs: sluicemq schedule add, or [schedules.NAME]") });
   const part = { element: card("Recurring jobs", { bare: list.element }), show: (found) => list.update(found.schedules) };
