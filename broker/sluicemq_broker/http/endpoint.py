@@ -32,8 +32,8 @@ class Endpoint:
     def on_get(self, request: falcon.Request, response: falcon.Response, **names: str) -> None:
         """Answer with what the caller may see."""
         route, query = self._begun(request)
-        if route.serve:
-            route.serve(request.context.subject, request, response, **names)
+        if route.writes:
+            route.do(request.context.subject, request, response, **names)
             return
         context = request.context
         with self._turns.turn(request.env[CONNECTION].served) if route.asks_store else nullcontext():
@@ -45,8 +45,8 @@ class Endpoint:
     def on_post(self, request: falcon.Request, response: falcon.Response, **names: str) -> None:
         """Answer ``{answer}``, or ``{task, done, total}`` of an operation that goes on."""
         route, query = self._begun(request)
-        if route.serve:
-            route.serve(request.context.subject, request, response, **names)
+        if route.writes:
+            route.do(request.context.subject, request, response, **names)
             return
         context = request.context
         body = read(route.body, context.body)
@@ -64,7 +64,5 @@ class Endpoint:
 
 
 def _done(route: Route, request: falcon.Request, query: Struct, body: Any, names: dict[str, str]) -> Any:
-    if route.do is None:
-        raise NotImplementedError(f"{route.path} has no function")
     context = request.context
     return route.do(context.subject, Call(context.caller, query, body), **names)

@@ -1,4 +1,4 @@
-"""A path of the HTTP door, as the one table of them describes it.
+"""A path of the HTTP door, as the tables of them describe it.
 
 A row says what the path takes, answers and needs. Authorization, the checks of parameters and bodies, the
 status 405, the audit, and OpenAPI (:mod:`openapi`) are made of it.
@@ -47,10 +47,10 @@ class Route(NamedTuple):
     """One path with one method. ``name``: noun and verb, as the library has them.
 
     ``summary``: for people. ``needs``: None: everybody may, also before a login. ``answer``: the type of the
-    answer. ``do(subject, call, **names)`` returns it; ``names`` are those of the path. ``serve(subject,
-    request, response, **names)`` writes an answer that is no JSON, or has a rule of its own. ``query`` and
-    ``body``: what the path takes. ``act``: its name in the audit. ``asks_store``: it waits for MongoDB, so it
-    takes a turn. ``former``: the path in version 0.3, which works for one more.
+    answer. ``do(subject, call, **names)`` returns it; ``names`` are those of the path. ``writes``: it is
+    ``do(subject, request, response, **names)`` and writes an answer that is no JSON, or has a rule of its
+    own. ``query`` and ``body``: what the path takes. ``act``: its name in the audit. ``asks_store``: it waits
+    for MongoDB, so it takes a turn. ``former``: the path in version 0.3, which works for one more.
     """
 
     method: Method
@@ -58,9 +58,9 @@ class Route(NamedTuple):
     name: str
     summary: str
     needs: Needs | None
-    answer: Any = Any
-    do: Callable[..., Any] | None = None
-    serve: Callable[..., None] | None = None
+    answer: Any
+    do: Callable[..., Any]
+    writes: bool = False
     query: type[Struct] = Nothing
     body: type[Struct] = Nothing
     act: str = ""

@@ -33,7 +33,8 @@ from sluicemq_broker.http.health import PATHS as HEALTH
 from sluicemq_broker.http.host_names import HostNames
 from sluicemq_broker.http.metrics import Metrics
 from sluicemq_broker.http.route import BASE, Method, Nothing, Route, Table, add
-from sluicemq_broker.http.table import CORE, Sources
+from sluicemq_broker.http.sources import Sources
+from sluicemq_broker.http.table import CORE
 from sluicemq_broker.runtime import Count, Counters, Timer
 from sluicemq_broker.security import NOTHING, Caller, Needs, Security, told
 from sluicemq_devices.sockets import Outgoing
@@ -147,7 +148,9 @@ class Site:
             name,
             summary,
             needs,
-            serve=lambda _subject, request, response: serve(request, response),
+            Any,
+            do=lambda _subject, request, response: serve(request, response),
+            writes=True,
             media=media,
             query=query,
             asks_store=False,
@@ -214,7 +217,9 @@ DESCRIPTION: Final = Route(
     "openapi.get",
     "This document",
     NOTHING,
-    serve=_describe,
+    Any,
+    do=_describe,
+    writes=True,
     asks_store=False,
 )
 

@@ -7,7 +7,7 @@ do, and is an act of the audit. A long operation on many jobs is answered with i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import falcon
 
@@ -16,76 +16,31 @@ from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.rows import (
     BrokersRow,
     CountersRow,
-    CountRow,
     DevicesRow,
-    JobPage,
-    JobRow,
     KindsRow,
     MeRow,
     OperationRow,
     OperationsRow,
-    QueuePage,
-    QueueRow,
     ReadinessRow,
-    ReasonsRow,
-    RedriveRow,
     ScheduleRow,
     SchedulesRow,
-    SettingRow,
-    SettingsRow,
     WorkersRow,
-    plain,
-)
-from sluicemq_broker.admin import (
-    OF_ON_DEAD,
-    OF_REDRIVE,
-    Admin,
-    Snapshots,
-    View,
-    redrive_needs,
-    visible_in_turns,
 )
 from sluicemq_broker.http import health
-from sluicemq_broker.http.answer_memory import AnswerMemory
 from sluicemq_broker.http.answers import write
 from sluicemq_broker.http.callers import Callers
-from sluicemq_broker.http.fair_turns import FairTurns
-from sluicemq_broker.http.handler import CONNECTION
 from sluicemq_broker.http.inputs import (
-    ChangeBody,
-    DeadBody,
-    DeadPageQuery,
-    DeadQuery,
-    JobQuery,
-    JobsQuery,
-    KeysBody,
     LoginBody,
     OfQueue,
-    RedriveBody,
     ScheduleBody,
-    SettingsBody,
-    StateBody,
-    WhatBody,
 )
-from sluicemq_broker.http.metrics import Metrics
+from sluicemq_broker.http.queue_table import OF_QUEUES
 from sluicemq_broker.http.requests import read_body
 from sluicemq_broker.http.route import BASE, PLAIN_TEXT, Call, Method, Route
+from sluicemq_broker.http.sources import Sources
 from sluicemq_broker.security import NOTHING, Caller, Need, Needs, visible
 
-#: Bytes in memory from which on a job is large.
-_LARGE: Final = 256 * 1024
 _GET, _POST = Method.GET, Method.POST
-
-
-class Sources(NamedTuple):
-    """The sources of the answers of the door's paths."""
-
-    admin: Admin
-    snapshots: Snapshots
-    callers: Callers
-    metrics: Metrics
-    turns: FairTurns
-    memory: AnswerMemory
 
 
 def _me(caller: Caller, callers: Callers, *, session: bool) -> MeRow:
@@ -114,13 +69,6 @@ def _log_out(of: Sources, request: falcon.Request, response: falcon.Response) ->
     write(response, {"answer": None})
 
 
-def _queues(of: Sources, call: Call) -> QueuePage:
-    """Return all queues, or the page that the parameters choose, of those that the caller may read."""
-    if call.query == View():
-        return QueuePage(queues=tuple(visible_in_turns(call.caller, of.admin.queues.kept())))
-    return of.snapshots.latest().of(call.caller).page(call.query)
-
-
 def _workers(of: Sources, call: Call) -> WorkersRow:
     seen = visible.names(call.caller, Action.READ)
     queue, fleet = call.query.queue, of.admin.fleet
@@ -131,50 +79,6 @@ def _workers(of: Sources, call: Call) -> WorkersRow:
 def _kinds(of: Sources, call: Call) -> KindsRow:
     seen = visible.names(call.caller, Action.READ)
     return KindsRow(kinds=tuple(of.admin.queues.kinds(call.query.queue, seen)))
-
-
-def _jobs(of: Sources, call: Call, queue: str) -> JobPage:
-    query: JobsQuery = call.query
-    if query.id is not None:
-        return of.admin.jobs.with_ids(queue, query.id, query.limit)
-    return of.admin.jobs.page(queue, query.state, query.limit, query.after)
-
-
-def _read_job(of: Sources, request: falcon.Request, queue: str, job_id: str) -> dict[str, Any]:
-    """Read one job with all its fields; a large one only when there is memory for it."""
-    connection, jobs = request.env[CONNECTION], of.admin.jobs
-    with of.turns.turn(connection.served):
-        request.context.ask_again()
-        size = jobs.weigh_show(queue, job_id)
-        if size <= _LARGE:
-            return dict(plain(jobs.show(queue, job_id)))
-    with of.memory.for_large(size, connection), of.turns.turn(connection.served):
-        request.context.ask_again()
-        return dict(plain(jobs.show(queue, job_id)))
-
-
-def _serve_job(
-    of: Sources, request: falcon.Request, response: falcon.Response, queue: str, job_id: str
-) -> None:
-    """Answer with one job; of its payload and result with as many bytes as are wanted, and their lengths."""
-    most = request.context.query.payload
-    shown = _read_job(of, request, queue, job_id)
-    for name in ("payload", "result"):
-        value = shown.get(name)
-        if isinstance(value, bytes):
-            shown[f"{name}_bytes"] = len(value)
-            if most is not None and len(value) > most:
-                shown[name] = value[:most]
-    write(response, shown)
-
-
-def _serve_payload(
-    of: Sources, request: falcon.Request, response: falcon.Response, queue: str, job_id: str
-) -> None:
-    """Answer with a payload as a file to save; a browser never interprets it."""
-    response.data = _read_job(of, request, queue, job_id).get("payload", b"")
-    response.content_type = "application/octet-stream"
-    response.downloadable_as = "payload.bin"
 
 
 def _schedule(action: str) -> Any:
@@ -197,54 +101,37 @@ def _of_new_schedule(request: falcon.Request, name: str) -> list[Need]:
     return needs
 
 
-def _of_settings(request: falcon.Request, queue: str) -> list[Need]:
-    queues, settings = request.context.subject.admin.queues, request.context.body.get("settings")
-    needs: list[Need] = queues.needs(queue, settings)
-    return needs
-
-
-def _of_redrive(request: falcon.Request, queue: str) -> list[Need]:
-    to = request.context.body.get("to")
-    return redrive_needs(queue, to if isinstance(to, str) else None)
-
-
-_READS: Final = Needs(Action.READ, "queue")
-_MANAGES: Final = Needs(Action.MANAGE, "queue")
 _OPERATES: Final = Needs(Action.OPERATE)
 _OPERATION: Final = Needs(Action.MANAGE, more=_of_operation, hidden=True)
 _SCHEDULE: Final = Needs(Action.MANAGE, more=_of_schedule, hidden=True)
-_QUEUE: Final = f"{BASE}/queues/{{queue}}"
-_JOB: Final = f"{_QUEUE}/jobs/{{job_id}}"
-_DEAD: Final = f"{_QUEUE}/dead-letters"
-_OLD_DEAD: Final = f"{_QUEUE}/dead"
 _SCHEDULES: Final = f"{BASE}/schedules/{{name}}"
 _OPERATIONS: Final = f"{BASE}/operations"
 
 HEALTH: Final = (
     Route(
-        _GET, "/healthz", "health.live", "The process lives", None,
-        serve=health.live, media=PLAIN_TEXT, asks_store=False,
+        _GET, "/healthz", "health.live", "The process lives", None, Any,
+        writes=True, do=health.live, media=PLAIN_TEXT, asks_store=False,
     ),
     Route(
         _GET, "/readyz", "health.ready", "The broker can take and hand out jobs; 503 says what is wrong",
         None,
-        ReadinessRow, serve=lambda of, _request, response: health.ready(of.admin.broker, response),
+        ReadinessRow, writes=True, do=lambda of, _request, response: health.ready(of.admin.broker, response),
         asks_store=False,
     ),
     Route(
         _GET, "/metrics", "metrics.get", "All figures, as OpenMetrics for a client that accepts it", NOTHING,
-        serve=lambda of, request, response: of.metrics.on_get(request, response),
+        Any, writes=True, do=lambda of, request, response: of.metrics.on_get(request, response),
         media=PLAIN_TEXT, asks_store=False,
     ),
 )  # fmt: skip
 CALLERS: Final = (
     Route(
         _GET, f"{BASE}/me", "me.get", "Who the caller is, and what it may do", NOTHING, MeRow,
-        serve=_serve_me, asks_store=False,
+        writes=True, do=_serve_me, asks_store=False,
     ),
     Route(_POST, f"{BASE}/login", "me.login", "Begin a session, whose cookie is set", None, MeRow,
-          serve=_log_in, body=LoginBody),
-    Route(_POST, f"{BASE}/logout", "me.logout", "End the session", NOTHING, None, serve=_log_out),
+          writes=True, do=_log_in, body=LoginBody),
+    Route(_POST, f"{BASE}/logout", "me.logout", "End the session", NOTHING, None, writes=True, do=_log_out),
     Route(_POST, f"{BASE}/token", "me.check", "Check the token", NOTHING, None,
           do=lambda _of, _call: None, act="token"),
 )  # fmt: skip
@@ -270,110 +157,6 @@ BROKERS: Final = (
         _GET, f"{BASE}/kinds", "kinds.list", "The kinds of jobs, as this broker has counted them",
         Needs(Action.READ, "queue", shows=visible.all_kinds), KindsRow,
         do=_kinds, query=OfQueue, asks_store=False,
-    ),
-)  # fmt: skip
-QUEUES: Final = (
-    Route(
-        _GET, f"{BASE}/queues", "queues.list",
-        "All queues, with the counts that the broker keeps; with any parameter a page of them", NOTHING,
-        QueuePage, do=_queues, query=View, asks_store=False,
-    ),
-    Route(_GET, _QUEUE, "queues.get", "One queue, counted now", _READS, QueueRow,
-          do=lambda of, _call, queue: of.admin.queues.one(queue)),
-    Route(
-        _GET, f"{_QUEUE}/settings", "queues.settings",
-        "The settings of a queue, and what brokers' files say differently; * is all queues", _READS,
-        SettingsRow, do=lambda of, _call, queue: of.admin.queues.settings(queue),
-    ),
-    Route(
-        _POST, f"{_QUEUE}/settings/set", "queues.set_settings",
-        "Set settings of a queue at all brokers; * is all queues",
-        Needs(Action.MANAGE, "queue", more=_of_settings, also=OF_ON_DEAD), list[SettingRow],
-        do=lambda of, call, queue: of.admin.queues.set_settings(queue, call.body.settings, call.caller),
-        body=SettingsBody, act="set", former=f"{_QUEUE}/set",
-    ),
-    Route(
-        _POST, f"{_QUEUE}/settings/unset", "queues.unset_settings",
-        "Take settings of a queue back, so that files count again", _MANAGES, list[SettingRow],
-        do=lambda of, call, queue: of.admin.queues.unset_settings(queue, list(call.body.keys)),
-        body=KeysBody, act="unset", former=f"{_QUEUE}/unset",
-    ),
-    Route(
-        _POST, f"{_QUEUE}/pause", "queues.pause", "Pause delivery or intake of a queue", _MANAGES, list[str],
-        do=lambda of, call, queue: of.admin.queues.pause(queue, call.body.what), body=WhatBody, act="pause",
-    ),
-    Route(
-        _POST, f"{_QUEUE}/resume", "queues.resume", "Resume delivery or intake of a queue", _MANAGES,
-        list[str], do=lambda of, call, queue: of.admin.queues.resume(queue, call.body.what),
-        body=WhatBody, act="resume",
-    ),
-    Route(
-        _POST, f"{_QUEUE}/purge", "queues.purge", "Remove all jobs of a state", _MANAGES, int,
-        do=lambda of, call, queue: of.admin.queues.purge(queue, call.body.state), body=StateBody, act="purge",
-    ),
-    Route(_POST, f"{_QUEUE}/delete", "queues.delete", "Remove a queue with all its jobs", _MANAGES, int,
-          do=lambda of, _call, queue: of.admin.queues.delete(queue), act="delete"),
-)  # fmt: skip
-JOBS: Final = (
-    Route(
-        _GET, f"{_QUEUE}/jobs", "jobs.list",
-        "Jobs of a state, page by page: waiting jobs in the order of delivery, ended jobs with the latest "
-        "first; or jobs by the beginning of their id", _READS, JobPage, do=_jobs, query=JobsQuery,
-    ),
-    Route(_GET, _JOB, "jobs.get", "One job", _READS, JobRow, serve=_serve_job, query=JobQuery),
-    Route(
-        _GET, f"{_JOB}/payload", "jobs.payload", "A job's payload as it was pushed, as a file", _READS,
-        serve=_serve_payload, media="application/octet-stream",
-    ),
-    Route(_POST, f"{_JOB}/promote", "jobs.promote", "Make a delayed job due now", _MANAGES, None,
-          do=lambda of, _call, queue, job_id: of.admin.jobs.promote(queue, job_id), act="promote"),
-    Route(
-        _POST, f"{_JOB}/change", "jobs.change", "Give a waiting job another priority, another delay, or both",
-        _MANAGES, None,
-        do=lambda of, call, queue, job_id: of.admin.jobs.change(queue, job_id, call.body.fields()),
-        body=ChangeBody, act="change",
-    ),
-    Route(_POST, f"{_JOB}/cancel", "jobs.cancel", "Remove a waiting job", _MANAGES, None,
-          do=lambda of, _call, queue, job_id: of.admin.jobs.cancel(queue, job_id), act="cancel"),
-    Route(_POST, f"{_JOB}/delete", "jobs.delete", "Remove a job that no worker has", _MANAGES, None,
-          do=lambda of, _call, queue, job_id: of.admin.jobs.remove(queue, job_id), act="remove"),
-    Route(
-        _POST, f"{_JOB}/redrive", "jobs.redrive", "Make a dead letter ready again", _MANAGES, RedriveRow,
-        do=lambda of, _call, queue, job_id: of.admin.dead_letters.redrive(queue, {"ids": [job_id]}, None),
-        act="redrive", former=f"{_JOB}/retry",
-    ),
-)  # fmt: skip
-DEAD_LETTERS: Final = (
-    Route(
-        _GET, _DEAD, "dead_letters.list",
-        "Dead letters, the latest first; a page may have fewer than `limit` and still have a next one",
-        _READS, JobPage,
-        do=lambda of, call, queue: of.admin.dead_letters.page(
-            queue, call.query.which(), call.query.limit, call.query.after
-        ),
-        query=DeadPageQuery, former=_OLD_DEAD,
-    ),
-    Route(
-        _GET, f"{_DEAD}/count", "dead_letters.count", "How many dead letters match", _READS, CountRow,
-        do=lambda of, call, queue: of.admin.dead_letters.count(queue, call.query.which()),
-        query=DeadQuery, former=f"{_OLD_DEAD}/count",
-    ),
-    Route(
-        _GET, f"{_DEAD}/reasons", "dead_letters.by_reason",
-        "Why the latest 900 died, the most frequent reasons first", _READS, ReasonsRow,
-        do=lambda of, call, queue: of.admin.dead_letters.reasons(queue, call.query.which()),
-        query=DeadQuery, former=f"{_OLD_DEAD}/reasons",
-    ),
-    Route(
-        _POST, f"{_DEAD}/redrive", "dead_letters.redrive", "Make dead letters ready again, the oldest first",
-        Needs(Action.MANAGE, "queue", more=_of_redrive, also=OF_REDRIVE), RedriveRow,
-        do=lambda of, call, queue: of.admin.dead_letters.redrive(queue, call.body.which(), call.body.to),
-        body=RedriveBody, act="redrive", former=f"{_OLD_DEAD}/redrive",
-    ),
-    Route(
-        _POST, f"{_DEAD}/discard", "dead_letters.discard", "Remove dead letters, the oldest first", _MANAGES,
-        int, do=lambda of, call, queue: of.admin.dead_letters.discard(queue, call.body.which()),
-        body=DeadBody, act="discard", former=f"{_OLD_DEAD}/delete",
     ),
 )  # fmt: skip
 SCHEDULES: Final = (
@@ -416,5 +199,5 @@ OPERATIONS: Final = (
 )  # fmt: skip
 #: All paths that are answered from :class:`Sources`.
 CORE: Final = (
-    *HEALTH, *CALLERS, *BROKERS, *QUEUES, *JOBS, *DEAD_LETTERS, *SCHEDULES, *OPERATIONS,
+    *HEALTH, *CALLERS, *BROKERS, *OF_QUEUES, *SCHEDULES, *OPERATIONS,
 )  # fmt: skip
