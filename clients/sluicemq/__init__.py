@@ -190,24 +190,6 @@ _RENAMED: Final = {
     "Unfinished": "UnfinishedError",
 }
 
-#: What :mod:`sluicemq.app` has. It is loaded when it is first used: asyncio takes longer than all else.
-_OF_TASKS: Final = frozenset(
-    {
-        "PREVIOUS",
-        "App",
-        "Middleware",
-        "Sentry",
-        "Step",
-        "Task",
-        "TaskRun",
-        "TaskTimeoutError",
-        "Telemetry",
-        "TimeLimits",
-        "chain",
-        "group",
-    }
-)
-
 if TYPE_CHECKING:
     from sluicemq.app import (
         PREVIOUS,
@@ -228,5 +210,8 @@ if not TYPE_CHECKING:  # a checker of types tells of the old names
     _former = module_names(__name__, _RENAMED)
 
     def __getattr__(name: str) -> Any:
-        """Return a name of :mod:`sluicemq.app`, or one of 0.3."""
-        return getattr(import_module("sluicemq.app"), name) if name in _OF_TASKS else _former(name)
+        """Return a name of :mod:`sluicemq.app`, or one of 0.3.
+
+        Tasks are loaded when they are first used: asyncio takes longer than all else.
+        """
+        return getattr(import_module("sluicemq.app"), name) if name in __all__ else _former(name)
