@@ -144,7 +144,7 @@ def _site(plan: Plan, ready: dict[str, Any]) -> Site:
     if plan.door == "library" and plan.scenario != "stream":
         return Site(ready["endpoint"], "bench")
     kind = "forwarder" if plan.scenario == "stream" else "streamer" if plan.door == "pull" else "queue"
-    device = next(each for each in ready["devices"] if each["kind"] == kind)
+    device = next(found for found in ready["devices"] if found["kind"] == kind)
     ends = {end: (device.get(end) or [""])[0] for end in ("frontend", "backend", "commit")}
     return Site(ready["endpoint"], device["queue"], **ends, http=ready["http"])
 

@@ -82,12 +82,12 @@ def measured(invocation: Invocation, load: Load) -> Costs:
     """
     size = max(load.size, STAMP_BYTES)
     through = _run_of(invocation, "both", door=load.door, size=size, curve=load.curve)
-    waited = [_run_of(invocation, each, size=size, curve=load.curve) for each in ("push", "drain")]
+    waited = [_run_of(invocation, kind, size=size, curve=load.curve) for kind in ("push", "drain")]
     reserved = _microseconds(through, "mongod")
     return Costs(
         broker=_microseconds(through, "broker"),
         reserved=reserved,
-        claimed=max(reserved, sum(_microseconds(each, "mongod") for each in waited)),
+        claimed=max(reserved, sum(_microseconds(run, "mongod") for run in waited)),
         source="this machine",
     )
 

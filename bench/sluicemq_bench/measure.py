@@ -181,6 +181,6 @@ def _outcome(
         raise BenchFailed("not one job was done")
     seconds = (max(result.ended for result in deciding) - start) / SECOND
     names = dict.fromkeys(name for result in found for name in result.times)
-    merges = {name: merged([each.times[name] for each in found if name in each.times]) for name in names}
+    merges = {name: merged([part.times[name] for part in found if name in part.times]) for name in names}
     times = {name: histogram for name, histogram in merges.items() if histogram.total_count}
     return Outcome(plan, done, seconds, meter.usage, times, timeline.until(seconds, done))

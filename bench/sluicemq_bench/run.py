@@ -24,7 +24,7 @@ _LEAVE_TIMEOUT = 5.0
 _POLL = 0.02
 _PAUSE = 1.0
 #: States of jobs that a run still has to work on.
-_LEFT = tuple(each for each in ShownState if each is not ShownState.DONE)
+_LEFT = tuple(state for state in ShownState if state is not ShownState.DONE)
 
 # Programs of producers and workers, and whether the producers know which jobs are done.
 _CASTS = {
@@ -101,7 +101,7 @@ def _await_workers(client: Client, plan: Plan, queues: list[str]) -> None:
         return
     deadline = time.monotonic() + _ATTACH_TIMEOUT
     while time.monotonic() < deadline:
-        if sum(each.get("workers", 0) for each in _found(client, queues)) >= plan.workers:
+        if sum(row.get("workers", 0) for row in _found(client, queues)) >= plan.workers:
             return
         time.sleep(_POLL)
     raise BenchFailed(f"{plan.workers} workers did not get to {queues[0]!r} within {_ATTACH_TIMEOUT:g} s")
@@ -120,7 +120,7 @@ def _clear(client: Client, queues: list[str]) -> None:
     """Remove the queues, which were empty before; wait for our workers to leave."""
     deadline = time.monotonic() + _LEAVE_TIMEOUT
     with suppress(SluiceError):  # the broker may be gone
-        while time.monotonic() < deadline and any(each.get("workers") for each in _found(client, queues)):
+        while time.monotonic() < deadline and any(row.get("workers") for row in _found(client, queues)):
             time.sleep(_POLL)
         for queue in queues:
             client.delete(queue)
@@ -128,9 +128,9 @@ def _clear(client: Client, queues: list[str]) -> None:
 
 def _found(client: Client, queues: list[str]) -> list[dict[str, Any]]:
     found = []
-    for each in queues:
+    for queue in queues:
         with suppress(NotFoundError):  # it does not exist yet
-            found.append(client.queue(each))
+            found.append(client.queue(queue))
     return found
 
 

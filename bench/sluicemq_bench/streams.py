@@ -58,18 +58,18 @@ class StreamOutcome:
 
     def as_json(self) -> dict[str, Any]:
         """Return all figures, with units in the names."""
-        return {**self.plan.described(), **{each.key: round(each.value, 4) for each in self.figures}}
+        return {**self.plan.described(), **{figure.key: round(figure.value, 4) for figure in self.figures}}
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a line for each figure."""
         return [
             {
-                "figure": each.text,
-                "value": f"{each.value:,.0f}" if each.value >= _MS else f"{each.value:,.3g}",
-                "": each.unit,
-                "wanted": each.wanted,
+                "figure": figure.text,
+                "value": f"{figure.value:,.0f}" if figure.value >= _MS else f"{figure.value:,.3g}",
+                "": figure.unit,
+                "wanted": figure.wanted,
             }
-            for each in self.figures
+            for figure in self.figures
         ]
 
 

@@ -31,9 +31,9 @@ def listen(backend: str, count: int, most: int, probe: bytes, silence: float, re
     subscribers = [_Subscriber(host, int(port), probe) for _ in range(count)]
     receiving, last = 0, 0.0
     with selectors.DefaultSelector() as selector:
-        for each in subscribers:
-            selector.register(each.socket, selectors.EVENT_READ, each)
-        while any(each.got < most for each in subscribers):
+        for subscriber in subscribers:
+            selector.register(subscriber.socket, selectors.EVENT_READ, subscriber)
+        while any(subscriber.got < most for subscriber in subscribers):
             ready = selector.select(silence if receiving == count else None)
             if not ready:
                 break
@@ -41,12 +41,12 @@ def listen(backend: str, count: int, most: int, probe: bytes, silence: float, re
                 key.data.read()
             last = time.monotonic()
             if receiving < count:
-                receiving = sum(each.receives for each in subscribers)
+                receiving = sum(subscriber.receives for subscriber in subscribers)
                 if receiving == count:
                     report.send(0)
-    report.send((sum(each.got for each in subscribers), last))
-    for each in subscribers:
-        each.socket.close()
+    report.send((sum(subscriber.got for subscriber in subscribers), last))
+    for subscriber in subscribers:
+        subscriber.socket.close()
 
 
 class _Subscriber:

@@ -41,7 +41,7 @@ class DeadLetterAdmin:
     def reasons(self, queue: str, which: DeadLetters) -> ReasonsRow:
         """Return why the latest of these died, the most frequent reasons first."""
         found = listing(self._queues, queue).reasons(queue, which, self._clock.now())
-        return ReasonsRow(reasons=tuple(ReasonRow(**each) for each in found))
+        return ReasonsRow(reasons=tuple(ReasonRow(**row) for row in found))
 
     def about(self, queue: str, what: str, which: dict[str, Any]) -> CountRow | ReasonsRow:
         """Answer a DEAD: the :meth:`count` of dead letters, or their :meth:`reasons`."""
@@ -66,7 +66,7 @@ CHOICE: Final = {
         lambda value: (
             isinstance(value, list)
             and len(value) <= wire.MOST_IDS
-            and all(isinstance(each, str) for each in value)
+            and all(isinstance(item, str) for item in value)
         ),
     ),
     "reason": kept("a string, a part of the last error's reason", lambda value: isinstance(value, str)),

@@ -38,15 +38,18 @@ class DeviceAdmin:
         """Return each device: its doors, what it holds, its counters."""
         return tuple(
             DeviceRow(
-                name=each.name, **each.describe(), **each.figures(), counted=CountedRow(**each.counted())
+                name=device.name,
+                **device.describe(),
+                **device.figures(),
+                counted=CountedRow(**device.counted()),
             )
-            for each in self._devices
+            for device in self._devices
         )
 
     def forwarders(self) -> tuple[ForwarderRow, ...]:
         """Return the doors of each forwarder, and how many messages each of its subscribers has lost."""
         return tuple(
-            ForwarderRow(**each.describe(), subscribers=tuple(SubscriberRow(**row) for row in subscribers))
-            for each in self._devices
-            if (subscribers := each.subscribers()) is not None
+            ForwarderRow(**device.describe(), subscribers=tuple(SubscriberRow(**row) for row in subscribers))
+            for device in self._devices
+            if (subscribers := device.subscribers()) is not None
         )

@@ -59,7 +59,7 @@ class Figures:
 
     def counters_by(self) -> dict[str, list[tuple[str, Mapping[str, int]]]]:
         """Return the counters of all subjects by their kind: of each ``queue``, each ``stream``."""
-        return {each.kind: list(each.counters()) for each in self._subjects}
+        return {subject.kind: list(subject.counters()) for subject in self._subjects}
 
     def kinds(self) -> Iterator[tuple[str, str, KindCounters]]:
         """Yield each queue and kind of jobs with its counters."""

@@ -28,7 +28,7 @@ from sluicemq_broker.store import (
 from sluicemq_broker.store import JobPage as Page
 from sluicemq_devices.hub import in_pieces
 
-_CHANGEABLE: Final = frozenset(each.name for each in OPTIONS.values() if each.changeable)
+_CHANGEABLE: Final = frozenset(option.name for option in OPTIONS.values() if option.changeable)
 _MOST_PEEKED: Final = 1000
 _PEEKED_BYTES: Final = 8 * 1024 * 1024
 #: Times the bytes of a stored job: it is in memory as it came, unpacked, and as it is sent.
@@ -59,7 +59,7 @@ class JobAdmin:
             )
         first = _first_of(options)
         found = self._inspector(queue).peek(name, state, limit, _PEEKED_BYTES, self._clock.now(), first)
-        return [from_document(JobRow, each) for each in in_pieces(found)]
+        return [from_document(JobRow, document) for document in in_pieces(found)]
 
     def show(self, name: str, job_id: str) -> JobRow:
         """Return all that is known of one job, with its worker if that is connected here."""
@@ -159,7 +159,7 @@ def listing(queues: Queues, name: str) -> Listing:
 def job_page(found: Page) -> JobPage:
     """Return a page of jobs as rows, with the place where the next one begins as a text."""
     place = None if found.next is None else json.dumps(found.next, separators=(",", ":"))
-    return JobPage(jobs=tuple(from_document(JobRow, each) for each in found.jobs), next=place)
+    return JobPage(jobs=tuple(from_document(JobRow, job) for job in found.jobs), next=place)
 
 
 def place_of(text: str | None) -> list[Any] | None:

@@ -80,7 +80,8 @@ class PrincipalAdmin:
         """Return principals by name: those behind ``after``, ``limit`` of them at most."""
         known = self._known
         return [
-            self._row(each) for each in known.records(read.get("after", ""), read.get("limit", MOST_LISTED))
+            self._row(record)
+            for record in known.records(read.get("after", ""), read.get("limit", MOST_LISTED))
         ]
 
     def show(self, read: dict[str, Any]) -> PrincipalRow:
@@ -137,10 +138,10 @@ class PrincipalAdmin:
         def change(before: PrincipalRecord | None) -> PrincipalRecord:
             if before is None:
                 raise _not_found(name)
-            if dropped and not any(each.id == dropped for each in before.keys):
+            if dropped and not any(key.id == dropped for key in before.keys):
                 raise NotFoundError(f"principal {name} has no key {dropped}")
-            former = tuple(each for each in before.keys if stays(each))
-            new = tuple(each for each in keys if each.id not in {one.id for one in former})
+            former = tuple(key for key in before.keys if stays(key))
+            new = tuple(key for key in keys if key.id not in {one.id for one in former})
             if len(former) + len(new) > MOST_KEYS:
                 raise BadFramesError(f"principal {name} has {MOST_KEYS} keys already: end some of them")
             return replace(before, keys=former + new)
@@ -197,8 +198,8 @@ class PrincipalAdmin:
         if read.get("token"):
             token = new_token()
             keys.append(token_of(token, now, note))
-        for each in keys:
-            if other := self._known.taken(each.value):
+        for key in keys:
+            if other := self._known.taken(key.value):
                 raise BadFramesError(f"principal {other} of the configuration file has this key")
         return tuple(keys), token
 
@@ -206,8 +207,8 @@ class PrincipalAdmin:
         limits = {"max_rate": record.max_rate, "max_bytes_rate": record.max_bytes_rate}
         return PrincipalRow(
             name=record.name,
-            keys=tuple(_key_row(each) for each in record.keys),
-            permissions={action: tuple(each) for action, each in record.permissions.plain().items()},
+            keys=tuple(_key_row(key) for key in record.keys),
+            permissions={action: tuple(patterns) for action, patterns in record.permissions.plain().items()},
             tenant=record.tenant,
             limits={key: value for key, value in limits.items() if value is not None},
             throttled=self._known.throttled(record.name),
@@ -243,8 +244,8 @@ def at_store(store: PrincipalStore, hash_password: Callable[[str], str]) -> Prin
     """Return the administration of principals without a broker, which knows none of a file."""
 
     def records(after: str, most: int) -> list[PrincipalRecord]:
-        there = sorted((each for each in store.read() if not each.removed), key=lambda each: each.name)
-        return [each for each in there if each.name > after][:most]
+        there = sorted((record for record in store.read() if not record.removed), key=lambda each: each.name)
+        return [record for record in there if record.name > after][:most]
 
     def change(name: str, change: Change, keep_operator: bool) -> PrincipalRecord | None:  # noqa: FBT001
         return store.change(name, change, _stored(time.time), keep_operator=keep_operator)

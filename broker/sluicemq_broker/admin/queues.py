@@ -77,8 +77,8 @@ class QueueAdmin:
         ``is_seen``: whether those of a queue belong to the answer.
         """
         queues = self._queues if name is None else [self._queues.get(name)]
-        seen = (each for each in queues if each.workers and is_seen(each.name))
-        return list(islice((row for each in seen for row in each.worker_list(_MOST_OF_ONE)), _MOST_WORKERS))
+        seen = (queue for queue in queues if queue.workers and is_seen(queue.name))
+        return list(islice((row for queue in seen for row in queue.worker_list(_MOST_OF_ONE)), _MOST_WORKERS))
 
     def kinds(self, name: str | None, is_seen: Callable[[str], bool]) -> list[KindRow]:
         """Return the kinds of jobs at this broker, or those of one queue; ``is_seen`` as for workers."""
@@ -143,7 +143,7 @@ class QueueAdmin:
 
     def purge(self, name: str, state: str) -> Task:
         """Remove all jobs of a state."""
-        check_state(state, [each for each in SHOWN_STATES if each != State.RESERVED])
+        check_state(state, [shown for shown in SHOWN_STATES if shown != State.RESERVED])
         return self._tasks.begin(Purge.kind, name, state=state)
 
     def delete(self, name: str) -> Task:
@@ -156,7 +156,7 @@ class QueueAdmin:
         if queue:
             queue.store.prepare(again=True)  # a queue without a collection is forgotten by a restart
         changed = self._queues.set_settings(name, values)
-        now = [each for each in self._queues.settings.explain(name) if each.key in values]
+        now = [setting for setting in self._queues.settings.explain(name) if setting.key in values]
         return _answer(now, changed=changed)
 
     def _require_values(self, values: dict[str, str | None]) -> None:

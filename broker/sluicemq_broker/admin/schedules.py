@@ -72,8 +72,8 @@ class ScheduleAdmin:
 
 def _list(admin: ScheduleAdmin, _about: dict[str, Any]) -> list[ScheduleRow]:
     rows = []
-    for done, each in enumerate(admin.schedules.all(), 1):
-        rows.append(_row(each))
+    for done, schedule in enumerate(admin.schedules.all(), 1):
+        rows.append(_row(schedule))
         if done % _A_TURN == 0:
             let_others_run()
     return rows

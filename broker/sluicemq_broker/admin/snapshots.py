@@ -127,7 +127,7 @@ class Snapshot:
         dying = {name: count for name, count in self._dying.items() if may_read(name)}
         about = self._about
         if not caller.may(Action.OPERATE):
-            figures = {name: each for name, each in about.broker.broker.items() if name in _OF_EVERYBODY}
+            figures = {name: value for name, value in about.broker.broker.items() if name in _OF_EVERYBODY}
             about = about._replace(broker=CountersRow(broker=figures, counters={}))
         return Snapshot(rows, about, dying)
 

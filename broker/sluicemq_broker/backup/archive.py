@@ -164,7 +164,7 @@ class ArchiveReader:
             if found["sha256"] != _sum_of(self.manifest):
                 raise KeyError(MANIFEST)
             if self.manifest["format"] == FORMAT:
-                self.files = {each["name"]: Filed(**each) for each in self.manifest["files"]}
+                self.files = {row["name"]: Filed(**row) for row in self.manifest["files"]}
         if self.manifest["format"] != FORMAT:
             self.close()
             raise Refusal(f"{path} was written by a newer SluiceMQ: install that version here, too")

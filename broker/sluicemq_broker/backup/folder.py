@@ -76,21 +76,21 @@ class BackupFolder:
         """
         others = sorted((file for file in self._files() if file != newest), key=lambda each: each.name)
         old = others[: max(0, len(others) - most + 1)]
-        for each in old:
-            each.unlink(missing_ok=True)
+        for path in old:
+            path.unlink(missing_ok=True)
         if old:
             self._sync()
         return old
 
     def _files(self, ending: str = "") -> Iterator[Path]:
         name = re.compile(re.escape(self._database) + _NAME + ending)
-        return (each for each in self._path.iterdir() if name.fullmatch(each.name))
+        return (path for path in self._path.iterdir() if name.fullmatch(path.name))
 
     def _free_name(self, now: float) -> Path:
         stem = f"{self._database}-{datetime.fromtimestamp(now, UTC):{_MOMENT}}"
         names = (f"{stem}{_ENDING}", *(f"{stem}-{number}{_ENDING}" for number in range(2, 100)))
         found = (self._path / name for name in names)
-        return next(each for each in found if not each.exists() and not Path(f"{each}{PART}").exists())
+        return next(path for path in found if not path.exists() and not Path(f"{path}{PART}").exists())
 
     def _sync(self) -> None:
         """Have the names on the disk, too."""

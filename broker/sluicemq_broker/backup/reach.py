@@ -94,10 +94,10 @@ def _databases(config: Config) -> tuple[str, ...]:
 
 def _require_owner(folder: Path) -> None:
     """Refuse what would leave files that the broker can't read."""
-    there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     owner = there.stat().st_uid
     if there == folder.absolute() and owner != os.geteuid():
         name = (
-            pwd.getpwuid(owner).pw_name if owner in {each.pw_uid for each in pwd.getpwall()} else str(owner)
+            pwd.getpwuid(owner).pw_name if owner in {entry.pw_uid for entry in pwd.getpwall()} else str(owner)
         )
         raise Refusal(f"{folder} belongs to {name}: run this as that user, such as with sudo -u {name}")

@@ -106,7 +106,7 @@ class _Restore:
     def _what_runs(self) -> dict[str, int]:
         """Return the numbers of queues and of schedules in the backup."""
         manifest, schedules = self._reader.manifest, [self._own, "schedules"]
-        there = schedules in [list(each) for each in manifest["collections"]]
+        there = schedules in [list(pair) for pair in manifest["collections"]]
         return {
             "queues": sum(name.startswith(collection("")) for _, name in manifest["collections"]),
             "schedules": self._reader.files[documents_file(*schedules)].documents if there else 0,
@@ -132,7 +132,7 @@ class _Restore:
                     f"database {target.name!r} of {self._place} is not empty: it has {', '.join(found[:3])}"
                     f"{' and more' if len(found) > 3 else ''}. Restore into another one, or remove it first"
                 )
-        return [owner for each in self._targets.values() for owner in self._silent_owners(each)]
+        return [owner for target in self._targets.values() for owner in self._silent_owners(target)]
 
     def _silent_owners(self, target: RestoredDatabase) -> list[str]:
         brokers = target.live_brokers()
@@ -148,26 +148,26 @@ class _Restore:
         targets = list(self._targets.values())
         for target in targets:
             target.close(self._file.name, time.time())
-        started = [name for each in targets for name in each.live_brokers(dead=dead).values()]
+        started = [name for target in targets for name in target.live_brokers(dead=dead).values()]
         if started:
-            for each in targets:
-                each.open_again()
+            for target in targets:
+                target.open_again()
             raise Refusal(f"a broker has started on {self._names()}: {', '.join(started)}. Stop it first")
-        for each in targets:
-            each.clear()
+        for target in targets:
+            target.clear()
 
     # ------------------------------------------------------------------ writing
 
     def _load(self) -> int:
         collections = [(source, name) for source, name in self._reader.manifest["collections"]]
         found = [self._described(source, name) for source, name in collections]
-        for each in found:
-            if each.name != _META:
-                self._fill(each)
-        for each in found:
-            if each.name != _META:
-                self._say_sometimes(f"making the indexes of {each.name}")
-                self._make_indexes(each)
+        for described in found:
+            if described.name != _META:
+                self._fill(described)
+        for described in found:
+            if described.name != _META:
+                self._say_sometimes(f"making the indexes of {described.name}")
+                self._make_indexes(described)
         for pause in self._pauses:
             pause.all()
         for source in sorted(self._targets, key=lambda name: name == self._own):  # the own one at the end

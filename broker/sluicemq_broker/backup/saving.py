@@ -43,9 +43,9 @@ def back_up(place: BackupPlace, out: Path, keep: int | None, say: Say) -> dict[s
                     raise
                 say(f"the copy begins again: {error}")
     removed = folder.keep(keep, Path(done["file"])) if keep else []
-    for each in removed:
-        say(f"removed {each}")
-    return {**done, "seconds": round(time.monotonic() - began, 3), "removed": [str(each) for each in removed]}
+    for path in removed:
+        say(f"removed {path}")
+    return {**done, "seconds": round(time.monotonic() - began, 3), "removed": [str(path) for path in removed]}
 
 
 class _Copy:
@@ -74,7 +74,7 @@ class _Copy:
             finally:
                 writer.close()
             size = file.tell()
-        jobs = sum(each.documents for each in self._done)
+        jobs = sum(collection.documents for collection in self._done)
         self._say(f"{jobs} documents in {len(self._done)} collections: {size} bytes in {whole}")
         return {"file": str(whole), "documents": jobs, "bytes": size, "left_out": self._left_out}
 

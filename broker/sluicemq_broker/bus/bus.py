@@ -106,7 +106,7 @@ class Channel:
             return
         try:
             sent = events if transport.in_store else [event._replace(data="") for event in events]
-            transport.send([line for each in dict.fromkeys(sent) for line in each.lines])
+            transport.send([line for event in dict.fromkeys(sent) for line in event.lines])
         except SluiceError as error:
             self._counters.notice(Count.BUS_UNTOLD, f"events are not sent to other brokers: {error}")
         else:
@@ -211,7 +211,7 @@ class EventBus:
 
     def stop(self) -> None:
         """Send what is left, and end listening."""
-        gevent.joinall([gevent.spawn(each.stop) for each in self._channels.values()])
+        gevent.joinall([gevent.spawn(channel.stop) for channel in self._channels.values()])
 
 
 def silent() -> Channel:

@@ -151,7 +151,7 @@ def _refuse(error: ConfigError, *, as_json: bool) -> None:
     for problem in error.problems:
         click.echo(f"sluicemq: {problem}", err=True)
     if as_json:
-        click.echo(json.dumps({"valid": False, "errors": [each._asdict() for each in error.problems]}))
+        click.echo(json.dumps({"valid": False, "errors": [problem._asdict() for problem in error.problems]}))
 
 
 class _Process:

@@ -74,4 +74,4 @@ def _optional(rule: Rule) -> Rule:
 
 def settings_of(kind: type[Any]) -> dict[str, Field[Any]]:
     """Return the settings of a table by the key that they are written with."""
-    return {each.metadata["key"] or each.name: each for each in fields(kind)}
+    return {field.metadata["key"] or field.name: field for field in fields(kind)}

@@ -39,9 +39,9 @@ def as_json(config: Config) -> dict[str, Any]:
 def plain(value: Any) -> Any:
     """Return a value as JSON has it, without a password."""
     if isinstance(value, tuple):
-        return [plain(each) for each in value]
+        return [plain(item) for item in value]
     if isinstance(value, Door):
-        value = {key: plain(each) for key, each in given(value).items()}
+        value = {key: plain(item) for key, item in given(value).items()}
     if isinstance(value, Mapping):
         return dict(value)
     return str(value) if isinstance(value, _SHOWN_AS_TEXT) else value
@@ -58,7 +58,7 @@ def as_toml(value: Any) -> str:
     if isinstance(value, Door):
         value = given(value)
     if isinstance(value, Mapping):
-        rows = (f"{json.dumps(key, ensure_ascii=False)} = {as_toml(each)}" for key, each in value.items())
+        rows = (f"{json.dumps(key, ensure_ascii=False)} = {as_toml(item)}" for key, item in value.items())
         return f"{{ {', '.join(rows)} }}"
     return json.dumps(str(value), ensure_ascii=False)
 
@@ -66,7 +66,7 @@ def as_toml(value: Any) -> str:
 def _titled(name: str, tables: Any) -> Iterator[tuple[str, Any]]:
     """Yield each table of a section with its title."""
     if isinstance(tables, Mapping):
-        yield from ((f'[{name}."{each}"]', settings) for each, settings in tables.items())
+        yield from ((f'[{name}."{table}"]', settings) for table, settings in tables.items())
     elif isinstance(tables, tuple):
         yield from ((f"[[{name}]]", settings) for settings in tables)
     else:
@@ -75,10 +75,10 @@ def _titled(name: str, tables: Any) -> Iterator[tuple[str, Any]]:
 
 def _table(title: str, settings: Any) -> str:
     known = settings_of(type(settings))
-    in_files = {each.metadata["holds"] for each in known.values() if getattr(settings, each.name)}
+    in_files = {setting.metadata["holds"] for setting in known.values() if getattr(settings, setting.name)}
     rows = [
-        _row(key, getattr(settings, each.name), each.metadata["doc"], in_file=key in in_files)
-        for key, each in known.items()
+        _row(key, getattr(settings, setting.name), setting.metadata["doc"], in_file=key in in_files)
+        for key, setting in known.items()
         if applies(key, settings)
     ]
     return "\n".join([title, *rows, ""])
@@ -93,7 +93,7 @@ def _row(key: str, value: Any, doc: str, *, in_file: bool) -> str:
 def _values(tables: Any) -> Any:
     """Return the values of a table, of tables by name, or of a list of tables."""
     if isinstance(tables, Mapping):
-        return {name: _values(each) for name, each in tables.items()}
+        return {name: _values(settings) for name, settings in tables.items()}
     if isinstance(tables, tuple):
         return [_values(table) for table in tables]
     return {

@@ -59,7 +59,7 @@ def with_settings(endpoint: Endpoint, settings: DoorSettings) -> Endpoint:
 
 def given(door: Door) -> dict[str, Any]:
     """Return the settings that a door has of its own, by key."""
-    values = {key: getattr(door.settings, each.name) for key, each in settings_of(DoorSettings).items()}
+    values = {key: getattr(door.settings, setting.name) for key, setting in settings_of(DoorSettings).items()}
     return {key: value for key, value in values.items() if value is not None}
 
 
@@ -82,11 +82,11 @@ def _door(value: Any) -> Endpoint:
         return endpoint
     known = settings_of(DoorSettings)
     read = {}
-    for key, each in value.items():
+    for key, given in value.items():
         if key not in known:
             raise ValueError(f"a door: {key}: {rules.unknown(key, known)}")
         try:
-            read[key] = known[key].metadata["rule"](each)
+            read[key] = known[key].metadata["rule"](given)
         except ValueError as error:
             raise ValueError(f"a door with {key} = {error}") from None
     if "endpoint" not in read:

@@ -83,7 +83,7 @@ def http_exposure(config: Config) -> str:
 
 def problems_of_exposure(config: Config) -> list[Problem]:
     """Return what must be said before such doors are opened, with the lines that mend it."""
-    found = [each for each in exposed(config) if not each.accepted]
+    found = [door for door in exposed(config) if not door.accepted]
     problems = [] if not found else _problems(config, found)
     http = http_exposure(config)
     if http and not config.broker.http_insecure:
@@ -104,11 +104,11 @@ def _problems(config: Config, found: Sequence[Exposed]) -> list[Problem]:
         return [Problem("", f"{may} {_KEYS.format(file=_uri_file(config))}")]
     return [
         Problem(
-            each.place,
-            f"other machines can reach {_named(config, each)}, and clients without a key may do this there: "
-            f'{each.permissions}. Say anonymous = "none", or insecure = true',
+            door.place,
+            f"other machines can reach {_named(config, door)}, and clients without a key may do this there: "
+            f'{door.permissions}. Say anonymous = "none", or insecure = true',
         )
-        for each in found
+        for door in found
     ]
 
 

@@ -79,9 +79,9 @@ class Config:
     @property
     def databases(self) -> set[str]:
         """The names of all databases that queues or streams may use: the broker has a lease in each."""
-        queues = [each.database for each in (*self.queues.values(), self.other_queues)]
-        streams = [each.database for each in (*self.streams.values(), self.other_streams)]
-        return {each or self.broker.database for each in (*queues, *streams)}
+        queues = [settings.database for settings in (*self.queues.values(), self.other_queues)]
+        streams = [settings.database for settings in (*self.streams.values(), self.other_streams)]
+        return {database or self.broker.database for database in (*queues, *streams)}
 
     @property
     def queue_names(self) -> set[str]:
@@ -200,7 +200,7 @@ class _Reading:
             schedules=self._schedules(document.get("schedules", {})),
             security=security,
             principals=principals,
-            places={key: each for key, each in self._places.items() if each.startswith(ENVIRONMENT)},
+            places={key: place for key, place in self._places.items() if place.startswith(ENVIRONMENT)},
             warnings=tuple(self._warnings),
         )
         self._compare(config)
@@ -231,8 +231,8 @@ class _Reading:
     def _of_files(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings whose values are in files of their own."""
         known, found = settings_of(BrokerSettings), {}
-        for name, each in known.items():
-            held = each.metadata["holds"]
+        for name, setting in known.items():
+            held = setting.metadata["holds"]
             if held is None or values.get(name) is None:
                 continue
             place = self._places[name]
@@ -361,11 +361,11 @@ class _Reading:
     def _made(self, kind: type[_Table], table: Any, place: str) -> _Table | None:
         """Return the settings of a table; None if one that must be given is missing or refused."""
         values = self._table(kind, table, place)
-        required = {key: each for key, each in settings_of(kind).items() if each.default is MISSING}
-        for key, each in required.items():
+        required = {key: setting for key, setting in settings_of(kind).items() if setting.default is MISSING}
+        for key, setting in required.items():
             if isinstance(table, dict) and key not in table:
-                self._wrong(place, f"{key} is missing: expected {each.metadata['rule'].expected}")
-        return kind(**values) if {each.name for each in required.values()} <= values.keys() else None
+                self._wrong(place, f"{key} is missing: expected {setting.metadata['rule'].expected}")
+        return kind(**values) if {setting.name for setting in required.values()} <= values.keys() else None
 
     def _compare(self, config: Config) -> None:
         """Check values against each other, unless one was refused by itself."""
@@ -434,7 +434,10 @@ class _Reading:
                 (f"[[routes]] no. {at}", route.queue, route.headers)
                 for at, route in enumerate(config.routes, 1)
             ),
-            *((f"[schedules.{name}]", each.queue, each.options) for name, each in config.schedules.items()),
+            *(
+                (f"[schedules.{name}]", schedule.queue, schedule.options)
+                for name, schedule in config.schedules.items()
+            ),
         ]
         for place, queue, headers in made:
             for problem in problems_of_times(config.queue(queue), headers or {}):
@@ -514,7 +517,7 @@ _OF_DOORS = ("mechanism", "anonymous", "secret_key_file", "allow_plain")
 _TABLES = frozenset(
     section.name for section in SECTIONS if "." not in section.name
 )  # others are tables of these
-_WITH_OTHERS = frozenset(each.name for each in SECTIONS if each.others)
+_WITH_OTHERS = frozenset(section.name for section in SECTIONS if section.others)
 
 
 def _forget_ports(values: dict[str, Any]) -> None:

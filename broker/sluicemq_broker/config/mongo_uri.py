@@ -71,14 +71,14 @@ class MongoUri:
         hidden = [value for name, value in self.parts.options if name.lower() not in _HARMLESS]
         pieces = [piece for value in hidden for piece in re.split("[,:]", unquote(value))]
         whole = [self.parts.password or "", *hidden, *pieces]
-        return frozenset(form for each in whole for form in (each, unquote(each), unquote_plus(each)) if form)
+        return frozenset(form for text in whole for form in (text, unquote(text), unquote_plus(text)) if form)
 
     def shown_option(self, name: str, value: str) -> str:
         """Return an option as an error names it.
 
         A name that nobody knows may be a part of a secret, if one stands in an option before it.
         """
-        has_secret = any(each.lower() in _HIDDEN for each, _value in self.parts.options)
+        has_secret = any(option.lower() in _HIDDEN for option, _value in self.parts.options)
         shown = name if not has_secret and _WORD.fullmatch(name) else _shown_name(name)
         return f"{shown}={_shown_value(name, value)}"
 
@@ -118,7 +118,7 @@ def may_hold_a_secret(value: object) -> bool:
 
 
 def _parsed(text: str) -> Parts:
-    scheme = next((each for each in _SCHEMES if text.startswith(each)), None)
+    scheme = next((scheme for scheme in _SCHEMES if text.startswith(scheme)), None)
     if scheme is None:
         near = difflib.get_close_matches(text.partition("://")[0] + "://", _SCHEMES, 1, 0.8)
         raise ValueError(EXPECTED + (f"; did you mean {near[0]}?" if near else ""))
@@ -151,8 +151,8 @@ def _parsed(text: str) -> Parts:
 
 
 def _check_hosts(hosts: str) -> None:
-    for number, each in enumerate(hosts.split(","), 1):
-        found = _HOST.fullmatch(each)
+    for number, host in enumerate(hosts.split(","), 1):
+        found = _HOST.fullmatch(host)
         if not found or (found[1] is not None and not 1 <= int(found[1]) <= _LAST_PORT):
             raise ValueError(
                 f"HOST or HOST:PORT, a port from 1 to {_LAST_PORT}, as host no. {number}; {_ESCAPED}"
@@ -160,7 +160,7 @@ def _check_hosts(hosts: str) -> None:
 
 
 def _options(query: str) -> tuple[tuple[str, str], ...]:
-    pairs = [each.partition("=") for each in re.split("[&;]", query) if each]
+    pairs = [option.partition("=") for option in re.split("[&;]", query) if option]
     for number, (name, equals, _value) in enumerate(pairs, 1):
         if not name or not equals:
             raise ValueError(

@@ -26,14 +26,16 @@ class Change(NamedTuple):
     live: bool
 
     def __str__(self) -> str:
-        before, after = (_shown(each) for each in (self.before, self.after))
+        before, after = (_shown(value) for value in (self.before, self.after))
         change = "another one" if before == after else f"{before} -> {after}"  # equal without passwords
         return f"{self.place}: {change}"
 
 
 def changes(old: Config, new: Config) -> list[Change]:
     """Return all values that differ, table by table."""
-    return [each for section in SECTIONS for each in _of_section(section, section.of(old), section.of(new))]
+    return [
+        change for section in SECTIONS for change in _of_section(section, section.of(old), section.of(new))
+    ]
 
 
 def taken_over(old: Config, new: Config) -> Config:
@@ -59,13 +61,13 @@ def taken_over(old: Config, new: Config) -> Config:
 def _merged(old: Any, new: Any) -> Any:
     """Return a table with the live values of another one, also with those of its doors."""
     values = {}
-    for each in settings_of(type(old)).values():
-        before, after = getattr(old, each.name), getattr(new, each.name)
-        if is_live(each, before, after):
-            values[each.name] = after
+    for setting in settings_of(type(old)).values():
+        before, after = getattr(old, setting.name), getattr(new, setting.name)
+        if is_live(setting, before, after):
+            values[setting.name] = after
         elif before != after and (doors := _same_doors(before, after)):
             merged = tuple(with_settings(one, _merged(*_tables(one, other))) for one, other in doors)
-            values[each.name] = merged if isinstance(before, tuple) else merged[0]
+            values[setting.name] = merged if isinstance(before, tuple) else merged[0]
     return replace(old, **values)
 
 
@@ -73,7 +75,7 @@ def _of_section(section: Section, old: Any, new: Any) -> Iterator[Change]:
     if isinstance(old, Mapping):
         for name in dict.fromkeys((*old, *new)):
             place = f"[{section.name}.{name}]" if name != OTHERS else f'[{section.name}."{name}"]'
-            settings = (each.get(name, each.get(OTHERS)) for each in (old, new))
+            settings = (tables.get(name, tables.get(OTHERS)) for tables in (old, new))
             yield from _of_named(place, *settings, live=section.live)
     elif isinstance(old, tuple):
         yield from _of_list(section.name, old, new)
@@ -102,15 +104,15 @@ def _of_list(name: str, old: Sequence[Any], new: Sequence[Any]) -> Iterator[Chan
 
 
 def _differences(place: str, old: Any, new: Any) -> Iterator[Change]:
-    for key, each in settings_of(type(old)).items():
-        before, after = getattr(old, each.name), getattr(new, each.name)
+    for key, setting in settings_of(type(old)).items():
+        before, after = getattr(old, setting.name), getattr(new, setting.name)
         if before == after:
             continue
         if doors := _same_doors(before, after):
             for one, other in doors:
                 yield from _differences(f"{place} {key} {one}", *_tables(one, other))
         else:
-            yield Change(f"{place} {key}", before, after, live=is_live(each, before, after))
+            yield Change(f"{place} {key}", before, after, live=is_live(setting, before, after))
 
 
 def _pairs(
@@ -128,13 +130,13 @@ def _pairs(
 def _place_of(device: DeviceSettings) -> list[Any]:
     """Return the kind of a device and the addresses of its doors."""
     ends = (device.frontends, device.backends, device.commits, device.replays)
-    return [device.kind, *([str(end) for end in each] for each in ends)]
+    return [device.kind, *([str(end) for end in side] for side in ends)]
 
 
 def _same_doors(before: Any, after: Any) -> list[tuple[Endpoint, Endpoint]]:
     """Return the doors of a setting, each before and after; none if they are others, or no doors."""
     one, other = (each if isinstance(each, tuple) else (each,) for each in (before, after))
-    is_same = all(isinstance(each, Endpoint) for each in (*one, *other)) and [*map(str, one)] == [
+    is_same = all(isinstance(end, Endpoint) for end in (*one, *other)) and [*map(str, one)] == [
         *map(str, other)
     ]
     return list(zip(one, other, strict=True)) if is_same else []

@@ -162,9 +162,9 @@ def http_address(value: Any) -> str:
 def http_hosts(value: Any) -> tuple[str, ...]:
     """Read names of hosts, in lower case."""
     given = value.split(",") if isinstance(value, str) else value
-    if not isinstance(given, list | tuple) or not all(isinstance(each, str) for each in given):
+    if not isinstance(given, list | tuple) or not all(isinstance(item, str) for item in given):
         raise ValueError
-    names = tuple(name for each in given if (name := each.strip().lower()))
+    names = tuple(name for item in given if (name := item.strip().lower()))
     if not all(map(_HTTP_HOST.fullmatch, names)):
         raise ValueError
     return names
@@ -187,9 +187,9 @@ def mechanisms(value: Any) -> tuple[str, ...]:
     given = [value] if isinstance(value, str) else value
     if not isinstance(given, list | tuple) or not given:
         raise ValueError
-    for each in given:
-        if each not in MECHANISMS:
-            raise ValueError(mechanisms.expected + _hint(each, MECHANISMS))
+    for item in given:
+        if item not in MECHANISMS:
+            raise ValueError(mechanisms.expected + _hint(item, MECHANISMS))
     return tuple(mechanism for mechanism in MECHANISMS if mechanism in given)
 
 
@@ -290,7 +290,7 @@ def event_bus(value: Any) -> BusForm | RedisUrl:
 def topics(value: Any) -> tuple[str, ...]:
     """Read one topic or a list."""
     given = tuple(value) if isinstance(value, list | tuple) else (value,)
-    if not all(isinstance(each, str) for each in given):
+    if not all(isinstance(item, str) for item in given):
         raise ValueError
     return given
 
@@ -308,12 +308,12 @@ def database_names(value: Any) -> tuple[str, ...]:
 def _weights(value: Any) -> Mapping[str, int]:
     if not isinstance(value, Mapping) or not all(map(OPTIONS["tenant"].rule.holds, value)):
         raise ValueError
-    return MappingProxyType({name: _WEIGHT(each) for name, each in value.items()})
+    return MappingProxyType({name: _WEIGHT(weight) for name, weight in value.items()})
 
 
 def _spelt_weights(text: str) -> Any:
     """Read ``acme=3,bolt=2``."""
-    pairs = [each.rpartition("=") for each in text.split(",")]
+    pairs = [pair.rpartition("=") for pair in text.split(",")]
     return {tenant.strip(): _WEIGHT.of_text(number) for tenant, _, number in pairs}
 
 

@@ -127,7 +127,7 @@ def anonymous_of(security: SecuritySettings) -> Permissions:
 def shared_keys(principals: Mapping[str, PrincipalSettings]) -> dict[str, list[str]]:
     """Return the keys and tokens that several principals have, with the names of those."""
     holders: dict[str, list[str]] = {}
-    for name, each in principals.items():
-        for key in dict.fromkeys((*each.keys, *each.tokens)):
+    for name, principal in principals.items():
+        for key in dict.fromkeys((*principal.keys, *principal.tokens)):
             holders.setdefault(key, []).append(name)
     return {key: names for key, names in holders.items() if len(names) > 1}

@@ -83,10 +83,10 @@ def explained(file: QueueSettings, *layers: Layer) -> tuple[SettingRow, ...]:
     sources = {name: layer.source for layer in layers for name, _ in _usable(layer.values)}
     now = with_stored(file, *layers)
     rows = []
-    for key, each in _KNOWN.items():
-        of_file, value = getattr(file, each.name), getattr(now, each.name)
-        source = sources.get(each.name) or (
-            SettingOrigin.DEFAULT if of_file == each.default else SettingOrigin.FILE
+    for key, setting in _KNOWN.items():
+        of_file, value = getattr(file, setting.name), getattr(now, setting.name)
+        source = sources.get(setting.name) or (
+            SettingOrigin.DEFAULT if of_file == setting.default else SettingOrigin.FILE
         )
         other = UNSET if value == of_file else plain(of_file)
         rows.append(SettingRow(key=key, value=plain(value), source=str(source), file=other))
@@ -96,15 +96,15 @@ def explained(file: QueueSettings, *layers: Layer) -> tuple[SettingRow, ...]:
 def given_in_file(settings: QueueSettings) -> dict[str, Any]:
     """Return the settings of a file that are not the defaults, as plain values."""
     return {
-        key: plain(getattr(settings, each.name))
-        for key, each in _KNOWN.items()
-        if getattr(settings, each.name) != each.default
+        key: plain(getattr(settings, setting.name))
+        for key, setting in _KNOWN.items()
+        if getattr(settings, setting.name) != setting.default
     }
 
 
 def defaults_of_queues() -> dict[str, Any]:
     """Return the default of each setting of queues, as a plain value."""
-    return {key: plain(each.default) for key, each in _KNOWN.items()}
+    return {key: plain(setting.default) for key, setting in _KNOWN.items()}
 
 
 def _require_settable(key: object) -> None:

@@ -115,15 +115,15 @@ class Owners:
         """Return brokers with a live lease, and those of the last day that fell silent, the oldest first."""
         return tuple(
             BrokerRow(
-                name=each.name,
-                since=each.since,
-                seen=each.seen,
-                ended=each.ended,
-                here=each.name == self.name and each.ended is None,
-                version=each.version,
-                reads=tuple(each.reads),
+                name=broker.name,
+                since=broker.since,
+                seen=broker.seen,
+                ended=broker.ended,
+                here=broker.name == self.name and broker.ended is None,
+                version=broker.version,
+                reads=tuple(broker.reads),
             )
-            for each in self._leases.brokers()
+            for broker in self._leases.brokers()
         )
 
     def living(self) -> list[Seen]:

@@ -53,11 +53,11 @@ class Schema:
 
     def look_for_old(self, living: Sequence[Seen]) -> None:
         """Log brokers that run in spite of an upgrade: they were stopped meanwhile, or began just then."""
-        old = {each._replace(seen=0.0): each for each in _old(living, self.number)}
-        for each in old.keys() - self._warned:
+        old = {broker._replace(seen=0.0): broker for broker in _old(living, self.number)}
+        for broker in old.keys() - self._warned:
             log.error(
                 "%s runs on a store of schema %d, and ignores what it does not know: stop it",
-                _described(old[each]),
+                _described(old[broker]),
                 self.number,
             )
         self._warned = frozenset(old)
@@ -105,7 +105,7 @@ def can_read(reads: Sequence[int], number: int) -> bool:
 
 def _require_all(brokers: Sequence[Seen]) -> None:
     """Raise OldBroker if one of these brokers can't read the newest schema."""
-    old = ", ".join(_described(each) for each in _old(brokers, SCHEMA))
+    old = ", ".join(_described(broker) for broker in _old(brokers, SCHEMA))
     if old:
         raise OldBrokerError(f"schema {SCHEMA} can't be read by {old}: upgrade or stop that first")
 

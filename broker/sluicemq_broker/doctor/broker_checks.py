@@ -86,7 +86,7 @@ def leases(subject: Subject) -> Iterator[Finding]:
     if store.database is None or store.facts is None:
         return
     now = subject.now + store.facts.ahead
-    spans = {each.broker: each.lease for each in ConfigurationStore(store.database).live()}
+    spans = {row.broker: row.lease for row in ConfigurationStore(store.database).live()}
     brokers = LeaseStore(store.database).brokers()
     for broker in brokers:
         if broker.ended is not None:
@@ -102,7 +102,7 @@ def leases(subject: Subject) -> Iterator[Finding]:
                 f"lease {spans.get(broker.name, 15.0):g} s",
                 "end it and start it again: its jobs go to the next broker that starts, or runs",
             )
-    live = [each.name for each in brokers if each.ended is None]
+    live = [broker.name for broker in brokers if broker.ended is None]
     if live:
         yield ok(f"brokers that have a lease: {len(live)}", ", ".join(live))
     else:
@@ -118,7 +118,7 @@ def bus(subject: Subject) -> Iterator[Finding]:
         yield warning(
             f"the event bus is {form}, and {len(others)} brokers share the database: each sees what others "
             f"have done only when it looks, every {config.broker.poll:g} s",
-            ", ".join(each.broker for each in others),
+            ", ".join(other.broker for other in others),
             'set event_bus = "auto" in [broker] of all of them, and restart them',
         )
     elif database is not None and ring_of_events(database) is False:
@@ -141,12 +141,12 @@ def agreement(subject: Subject) -> Iterator[Finding]:
     files = {broker.broker: known[broker.digest] for broker in brokers if broker.digest in known}
     stored = _stored(database)
     found = [*differences_of_brokers(brokers), *_unless_stored(files, stored)]
-    for each in found[:_MOST]:
-        of = f" of queue {each.queue}" if each.queue else ""
+    for difference in found[:_MOST]:
+        of = f" of queue {difference.queue}" if difference.queue else ""
         yield warning(
-            f"brokers have different values{of}: {each}",
+            f"brokers have different values{of}: {difference}",
             to_do="make their files alike and send SIGHUP, or: sluicemq queues set-settings QUEUE KEY VALUE"
-            if each.queue
+            if difference.queue
             else "upgrade, or restart with one value",
         )
     if not found:
@@ -157,12 +157,12 @@ def agreement(subject: Subject) -> Iterator[Finding]:
 
 def _of_file(config: Config, tables: Tables, stored: set[tuple[str, str]]) -> Iterator[Finding]:
     """Name what a file says otherwise than the brokers that run, which agree."""
-    own = {name: given_in_file(each) for name, each in config.queues.items()}
+    own = {name: given_in_file(settings) for name, settings in config.queues.items()}
     own[ALL_QUEUES] = given_in_file(config.other_queues)
     # The name of the file among the settings of brokers.
-    for each in _unless_stored({"this file": own, "the brokers": tables}, stored)[:_MOST]:
+    for difference in _unless_stored({"this file": own, "the brokers": tables}, stored)[:_MOST]:
         yield warning(
-            f"the brokers run with another value of queue {each.queue} than this file: {each}",
+            f"the brokers run with another value of queue {difference.queue} than this file: {difference}",
             to_do="let them read it again: SIGHUP, systemctl reload sluicemq",
         )
 

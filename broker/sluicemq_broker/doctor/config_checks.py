@@ -19,19 +19,19 @@ def is_valid(subject: Subject) -> Iterator[Finding]:
     if subject.config is not None:
         where = str(subject.file) if subject.file else "no file: environment and defaults"
         yield ok("the configuration is valid", where)
-        for each in subject.config.warnings:
-            yield warning(str(each), to_do=f"unset {each.place} where the broker runs")
+        for text in subject.config.warnings:
+            yield warning(str(text), to_do=f"unset {text.place} where the broker runs")
 
 
 def addresses(subject: Subject) -> Iterator[Finding]:
     """Name addresses of doors that another program has; a broker that answers has them by right."""
     if subject.config is None or subject.answers.is_there or subject.answers.refuses:
         return
-    for each in subject.taken:
+    for door in subject.taken:
         yield error(
-            f"{each} is taken, and no broker answers there: this one can't start",
+            f"{door} is taken, and no broker answers there: this one can't start",
             subject.answers.message,
-            f"see who has it: ss -ltnp 'sport = :{each.rpartition(':')[2]}'; end that program, or give this "
+            f"see who has it: ss -ltnp 'sport = :{door.rpartition(':')[2]}'; end that program, or give this "
             "broker others: ports in [broker], or --ports",
         )
     if not subject.taken:
@@ -91,7 +91,7 @@ def risky_values(subject: Subject) -> Iterator[Finding]:
 
 def _unbounded(config: Config) -> Iterator[Finding]:
     streams = {"*": config.other_streams, **config.streams}
-    endless = [name for name, each in streams.items() if each.endless]
+    endless = [name for name, settings in streams.items() if settings.endless]
     if endless:
         yield info(
             "streams without a bound keep all messages, until the disk has no more than disk_reserve left",

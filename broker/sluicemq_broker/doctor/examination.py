@@ -206,7 +206,8 @@ def examine(config: str | None, uri_file: str | None, database: str | None) -> E
 def findings_of(subject: Subject) -> dict[str, list[Finding]]:
     """Return the findings of each subject; a subject that could not be looked at says so."""
     found = {
-        name: [each for check in checks for each in _run(check, subject)] for name, checks in CHECKS.items()
+        name: [finding for check in checks for finding in _run(check, subject)]
+        for name, checks in CHECKS.items()
     }
     if not found["store"]:
         found["store"].append(

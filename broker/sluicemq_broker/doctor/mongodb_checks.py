@@ -53,7 +53,7 @@ def version(subject: Subject) -> Iterator[Finding]:
     facts = subject.store.facts
     if facts is None or not facts.version:
         return
-    numbers = tuple(int(each) for each in facts.version.split(".")[:2] if each.isdecimal())
+    numbers = tuple(int(part) for part in facts.version.split(".")[:2] if part.isdecimal())
     if numbers < OLDEST:
         yield error(f"MongoDB {facts.version} is too old", to_do=f"use {OLDEST[0]}.{OLDEST[1]} at least")
     elif month := fixed_until(facts.version, subject.now):
@@ -87,7 +87,7 @@ def members(subject: Subject) -> Iterator[Finding]:
 
 
 def _spare(subject: Subject, facts: ServerFacts) -> Iterator[Finding]:
-    shown = ", ".join(f"{each.host} {each.state}" for each in facts.members or ())
+    shown = ", ".join(f"{member.host} {member.state}" for member in facts.members or ())
     if facts.voters is None:
         yield _unseen(facts, "voters")
         return

@@ -67,7 +67,7 @@ def _queues(subject: Subject) -> list[Mapping[str, Any]] | None:
 
 def _brokers(subject: Subject) -> int:
     answer = subject.answers.by_name.get("brokers") or {}
-    return sum(each["ended"] is None for each in answer.get("brokers", ()))
+    return sum(broker["ended"] is None for broker in answer.get("brokers", ()))
 
 
 def _age(row: Mapping[str, Any]) -> float:

@@ -71,14 +71,14 @@ def as_rows(found: Mapping[str, list[Finding]]) -> list[dict[str, str]]:
 def without_texts(config: Config) -> dict[str, Any]:
     """Return the configuration without secrets, hashes, keys, and texts of jobs."""
     shown = as_json(config)
-    for each in shown["schedules"].values():
-        each["payload"] = f"({len(each.get('payload') or '')} characters)"
-    for each in (*shown["schedules"].values(), *shown["routes"]):
-        if each.get("headers"):
-            each["headers"] = sorted(each["headers"])
+    for row in shown["schedules"].values():
+        row["payload"] = f"({len(row.get('payload') or '')} characters)"
+    for row in (*shown["schedules"].values(), *shown["routes"]):
+        if row.get("headers"):
+            row["headers"] = sorted(row["headers"])
     principals = shown["security"]["principals"]
     shown["security"]["principals"] = {
-        name: {"permissions": each.get("permissions")} for name, each in principals.items()
+        name: {"permissions": principal.get("permissions")} for name, principal in principals.items()
     }
     return shown
 
@@ -114,7 +114,7 @@ def _incidents(subject: Subject) -> list[dict[str, Any]] | None:
         found = IncidentStore(subject.store.database).between(since, subject.now + 86_400, 200)
     except SluiceError:
         return None
-    return [{**each._asdict(), "figures": _numbers(each.figures)} for each in found]
+    return [{**row._asdict(), "figures": _numbers(row.figures)} for row in found]
 
 
 def _numbers(figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def _numbers(figures: Mapping[str, Any]) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         fields = getattr(value, "_asdict", None)
-        return _plain(fields()) if fields else [_plain(each) for each in value]
+        return _plain(fields()) if fields else [_plain(item) for item in value]
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _plain(item) for key, item in value.items()}
     return str(value) if isinstance(value, Path) else value

@@ -136,9 +136,9 @@ def retention(subject: Subject) -> Iterator[Finding]:
         return
     now = subject.now + store.facts.ahead
     found = [
-        each
+        finding
         for database in store.databases
-        for each in (*_dead_letters(config, database, now), *_endless_streams(config, database))
+        for finding in (*_dead_letters(config, database, now), *_endless_streams(config, database))
     ]
     yield from found[:_MOST_NAMED]
     if not found:
@@ -181,8 +181,8 @@ def tasks(subject: Subject) -> Iterator[Finding]:
     now = subject.now + store.facts.ahead
     live = {owner for database in store.databases for owner in LeaseStore(database).live()}
     running = [task for database in store.databases for task in TaskStore(database).running()]
-    for each in running:
-        yield from _judged(each, now - _when(each, now), has_broker=each.get("owner") in live)
+    for task in running:
+        yield from _judged(task, now - _when(task, now), has_broker=task.get("owner") in live)
     if not running:
         yield ok("no bulk operation is under way")
 
@@ -211,11 +211,12 @@ def _judged(task: dict[str, Any], silent: float, *, has_broker: bool) -> Iterato
 def documents(subject: Subject) -> Iterator[Finding]:
     """Name documents that brokers can't read, and pass over."""
     found = [document for database in subject.store.databases for document in damaged_documents(database)]
-    for each in found[:_MOST_NAMED]:
+    for damaged in found[:_MOST_NAMED]:
         yield error(
-            f"document {str(each.id)[:64]!r} of collection {each.collection} can't be read: {each.why[:200]}",
+            f"document {str(damaged.id)[:64]!r} of collection {damaged.collection} can't be read: "
+            f"{damaged.why[:200]}",
             "brokers pass over it, and do nothing of what it says",
-            each.cure,
+            damaged.cure,
         )
     if len(found) > _MOST_NAMED:
         yield error(f"{len(found) - _MOST_NAMED} more documents can't be read")

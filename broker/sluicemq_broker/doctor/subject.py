@@ -134,4 +134,4 @@ def _most_files_of(pid: int) -> int | None:
 
 def _existing(folder: Path) -> Path:
     """Return the folder, or the nearest one above it that exists."""
-    return next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())

@@ -63,7 +63,7 @@ def cause_of(log: Path, folder: Path) -> str | None:
     so the disk is checked, too.
     """
     complaints = _last_complaints(log)
-    numbers = (_number(each) for each in complaints)
+    numbers = (_number(complaint) for complaint in complaints)
     known = next((_CURES[number] for number in numbers if number in _CURES), None)
     # Free bytes below which a disk is full: mongod's log and its journal need more.
     if known is None and shutil.disk_usage(folder).free < 1 << 20:

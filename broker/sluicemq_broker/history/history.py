@@ -111,7 +111,7 @@ class History:
             self._sent = self._taken_out()
         for database in list(self._sent):
             self._store(database).add(self._writer, self._number, self._sent[database])
-            self._make_ahead(database, {each.subject for each in self._sent.pop(database)})
+            self._make_ahead(database, {row.subject for row in self._sent.pop(database)})
 
     def close(self) -> None:
         """Write all counts: the broker stops."""
@@ -143,7 +143,7 @@ class History:
                 self._known[where] = Counter(values)
             if added or most or times:
                 self._note(where, minute, added + (times or Counter()), most)
-        self._known = {where: each for where, each in self._known.items() if where in there}
+        self._known = {where: value for where, value in self._known.items() if where in there}
         self._ahead = {where: day for where, day in self._ahead.items() if where in there}
 
     def _newly_timed(self) -> dict[str, Counter[str]]:
@@ -167,19 +167,19 @@ class History:
         # Minutes of all subjects that wait while MongoDB is away; further counts are added to the last
         # minute.
         if len(self._waiting) >= 50_000:
-            minute = max((m for (each, m) in self._waiting if each == where), default=minute)
+            minute = max((m for (place, m) in self._waiting if place == where), default=minute)
         sums, highest = self._waiting.setdefault((where, minute), (Counter(), {}))
         sums.update(added)
         for name, count in most.items():
             highest[name] = max(highest.get(name, 0), count)
 
     def _kinds(self) -> dict[str, Subjects]:
-        return {each.kind: each for each in (self._subjects[0], self._broker, *self._subjects[1:])}
+        return {subject.kind: subject for subject in (self._subjects[0], self._broker, *self._subjects[1:])}
 
     def _counted(self) -> Iterator[tuple[_Where, Mapping[str, int]]]:
-        for kind, each in self._kinds().items():
-            for name, values in each.counters():
-                yield (each.database(name), HistorySubject(kind, name)), values
+        for kind, subject in self._kinds().items():
+            for name, values in subject.counters():
+                yield (subject.database(name), HistorySubject(kind, name)), values
 
     def _of_broker(self) -> Iterator[tuple[str, Mapping[str, int]]]:
         return ((name, self._counters.values) for name in (ALL, self._host))

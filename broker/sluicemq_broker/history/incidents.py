@@ -114,7 +114,7 @@ class Incidents:
         self._own = own
         self._name = name
         self._writer = secrets.token_hex(4)
-        self._known = {each: self._counters.values[each] for each in _OF_BROKER}
+        self._known = {count: self._counters.values[count] for count in _OF_BROKER}
         self._watched: dict[str, _Watched] = {}
         self._open: dict[_Key, Incident] = {}
         self._changed: dict[tuple[_Key, float], Incident] = {}  # not written yet
@@ -133,13 +133,13 @@ class Incidents:
     def tick(self) -> None:
         """Look for incidents, and write when it is time; called at every poll."""
         now = self._clock.now()
-        self._open = {key: each for key, each in self._open.items() if now - each.until < GAP}
+        self._open = {key: incident for key, incident in self._open.items() if now - incident.until < GAP}
         self._look_at_broker()
         self._look_at_differences()
         self._look_at_bounds()
         self._watched = {queue.name: self._watch(queue) for queue in self._queues}
-        for place, each in enumerate(list(self._watched.values())):
-            each.note_new(now)
+        for place, watched in enumerate(list(self._watched.values())):
+            watched.note_new(now)
             if place % _A_TURN == _A_TURN - 1:
                 let_others_run()
         if self._context.timer.now() - self._flushed >= FLUSH:
@@ -185,8 +185,8 @@ class Incidents:
         self._find_reasons()
         sent = dict(self._changed)
         self._store.write(self._writer, sent.values())
-        for key, each in sent.items():
-            if self._changed[key].until == each.until:  # else it went on meanwhile
+        for key, incident in sent.items():
+            if self._changed[key].until == incident.until:  # else it went on meanwhile
                 del self._changed[key]
         if self._context.owners.others:
             now = self._clock.now()
@@ -222,10 +222,10 @@ class Incidents:
     def _look_at_bounds(self) -> None:
         """Note what is kept up to almost its bound: one incident for each queue, one for all else."""
         said: dict[str, list[str]] = {}
-        for each in self._kept:
-            if each.used is not None and each.used >= NEARLY_USED:
-                queue = each.name if each.kind == DEAD_LETTERS else ""
-                text = f"{each.kind} of {each.name}: {each.used:.0%} of {each.bound}"
+        for incident in self._kept:
+            if incident.used is not None and incident.used >= NEARLY_USED:
+                queue = incident.name if incident.kind == DEAD_LETTERS else ""
+                text = f"{incident.kind} of {incident.name}: {incident.used:.0%} of {incident.bound}"
                 said.setdefault(queue, []).append(text)
         for queue, texts in islice(said.items(), _MOST_DIFFER):
             self.note(IncidentKind.BOUND_NEAR, queue, {"said": "; ".join(texts)[:_SAID]})
@@ -238,9 +238,9 @@ class Incidents:
 
     def _find_reasons(self) -> None:
         """Add to changed incidents of dead letters why the latest one died."""
-        for (key, at), each in list(self._changed.items()):
-            if each.kind == IncidentKind.DEAD_LETTERS:
-                reason = self._latest_reason(each.queue)
+        for (key, at), incident in list(self._changed.items()):
+            if incident.kind == IncidentKind.DEAD_LETTERS:
+                reason = self._latest_reason(incident.queue)
                 changed = self._changed[key, at]  # it may have gone on meanwhile
                 changed = changed._replace(figures={**changed.figures, "reason": reason})
                 self._open[key] = self._changed[key, at] = changed
@@ -272,18 +272,18 @@ class Incidents:
         until = self._clock.now()
         since = until - SPANS[span].steps * SPANS[span].step
         found = [*self._store.between(since, until, _MOST_READ), *self._changed.values()]
-        these = [each for each in merged(found) if queue is None or each.queue in ("", queue)]
+        these = [incident for incident in merged(found) if queue is None or incident.queue in ("", queue)]
         return IncidentsRow(since=since, until=until, incidents=tuple(these[:MOST_TOLD]))
 
     def dying(self) -> dict[str, int]:
         """Return how many jobs of each queue became dead letters in the last minutes; no look in MongoDB."""
         now = self._clock.now()
-        found = [each for each in self._of_others if each.broker != self._name]
+        found = [incident for incident in self._of_others if incident.broker != self._name]
         found += self._open.values()
         counts: dict[str, int] = {}
-        for each in found:
-            if each.kind == IncidentKind.DEAD_LETTERS and now - each.until < GAP:
-                counts[each.queue] = counts.get(each.queue, 0) + int(each.figures.get("count", 0))
+        for incident in found:
+            if incident.kind == IncidentKind.DEAD_LETTERS and now - incident.until < GAP:
+                counts[incident.queue] = counts.get(incident.queue, 0) + int(incident.figures.get("count", 0))
         return counts
 
 
@@ -295,28 +295,28 @@ def merged(incidents: Iterable[Incident]) -> list[IncidentRow]:
     latest: dict[_Key, Incident] = {}
     brokers: dict[_Key, set[str]] = {}
     done: list[IncidentRow] = []
-    for each in _each_once(incidents):
-        if each.kind not in _KINDS:
+    for incident in _each_once(incidents):
+        if incident.kind not in _KINDS:
             continue  # of a later version
-        kind = IncidentKind(each.kind)
-        key = (kind, each.queue, each.broker if kind in _PERSONAL else "")
+        kind = IncidentKind(incident.kind)
+        key = (kind, incident.queue, incident.broker if kind in _PERSONAL else "")
         before = latest.get(key)
-        if before is not None and each.at - before.until < GAP and kind not in _PERSONAL:
-            latest[key] = _together(before, each)
-            brokers[key].add(each.broker)
+        if before is not None and incident.at - before.until < GAP and kind not in _PERSONAL:
+            latest[key] = _together(before, incident)
+            brokers[key].add(incident.broker)
             continue
         if before is not None:
             done.append(_as_row(before, brokers[key]))
-        latest[key], brokers[key] = each, {each.broker}
-    done += [_as_row(each, brokers[key]) for key, each in latest.items()]
+        latest[key], brokers[key] = incident, {incident.broker}
+    done += [_as_row(incident, brokers[key]) for key, incident in latest.items()]
     return sorted(done, key=lambda each: each.at, reverse=True)
 
 
 def _each_once(incidents: Iterable[Incident]) -> list[Incident]:
     """Return incidents by their beginning; of one that was written and went on, the later form."""
     once: dict[tuple[str, str, str, int], Incident] = {}
-    for each in incidents:
-        once[each.kind, each.queue, each.broker, int(each.at * 1000)] = each
+    for incident in incidents:
+        once[incident.kind, incident.queue, incident.broker, int(incident.at * 1000)] = incident
     return sorted(once.values(), key=lambda each: each.at)
 
 

@@ -58,7 +58,7 @@ class Series:
             counted = store.hours(subject, day_of(since), day_of(now))
         else:
             counted = store.minutes_of([subject], day_of(since), since, now).get(name, {})
-        curves = {str(each): tuple(_curve(each, counted, since, steps, step)) for each in CURVES}
+        curves = {str(name): tuple(_curve(name, counted, since, steps, step)) for name in CURVES}
         latency = {
             f"{timing}_{name}": curve
             for timing in LATENCIES
@@ -103,7 +103,7 @@ def _percentiles(
             before = sums[place]
             sums[place] = found if before is None else [a + b for a, b in zip(before, found, strict=True)]
     return {
-        name: tuple(_rounded(percentile(each or (), share)) for each in sums)
+        name: tuple(_rounded(percentile(total or (), share)) for total in sums)
         for name, share in PERCENTILES.items()
     }
 

@@ -62,19 +62,19 @@ def _large(value: Any) -> int:
     """Return the bytes of a job's values that are too large for one turn; 0 if none is."""
     if not isinstance(value, dict):
         return 0
-    return sum([len(each) for each in value.values() if isinstance(each, bytes) and len(each) > _BYTES])
+    return sum([len(field) for field in value.values() if isinstance(field, bytes) and len(field) > _BYTES])
 
 
 def _parts(job: dict[str, Any]) -> Iterator[str]:
     """Yield a job as JSON, in small parts."""
     before = "{"
-    for name, each in job.items():
+    for name, value in job.items():
         yield before
-        if isinstance(each, bytes) and len(each) > _BYTES:
+        if isinstance(value, bytes) and len(value) > _BYTES:
             yield f"{dumps(name)}: "
-            yield from _text(each)
+            yield from _text(value)
         else:
-            yield dumps({name: each})[1:-1]
+            yield dumps({name: value})[1:-1]
         before = ", "
     yield "}"
 

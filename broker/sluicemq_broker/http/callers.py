@@ -100,7 +100,7 @@ class Callers:
     def log_in(self, request: falcon.Request, response: falcon.Response, body: dict[str, Any]) -> Caller:
         """Begin a session by ``{token}`` or ``{user, password}``; raises an HTTPError for wrong ones."""
         given = {name: body[name] for name in ("token", "user", "password") if name in body}
-        if not all(isinstance(each, str) and len(each) <= _LONGEST for each in given.values()):
+        if not all(isinstance(text, str) and len(text) <= _LONGEST for text in given.values()):
             raise BadFramesError(f"token, user and password are strings of up to {_LONGEST} characters")
         if given.keys() == {"token"}:
             caller = self._by_token(request, given["token"].strip())

@@ -118,8 +118,8 @@ class Connections:
 
     def end_all(self, state: ConnectionState) -> None:
         """Close all connections in a state."""
-        for each in list(self._all(state)):
-            each.end()
+        for connection in list(self._all(state)):
+            connection.end()
 
     def _hold(self, connection: Connection, unread: int) -> None:
         if connection in self._connections:
@@ -140,18 +140,25 @@ class Connections:
         return True
 
     def _all(self, state: ConnectionState) -> Iterator[Connection]:
-        return (each for each in self._connections if each.state is state)
+        return (connection for connection in self._connections if connection.state is state)
 
     def _longest(self, state: ConnectionState) -> Connection | None:
         """Return the connection longest in a state, of the address with most in that state."""
         found = list(self._all(state))
         if not found:
             return None
-        by_address = Counter(each.address for each in found)
+        by_address = Counter(connection.address for connection in found)
         most = max(by_address.values())
-        return min((each for each in found if by_address[each.address] == most), key=lambda each: each.since)
+        return min(
+            (connection for connection in found if by_address[connection.address] == most),
+            key=lambda each: each.since,
+        )
 
     def _stalled(self, now: float) -> Connection | None:
         """Return the connection that has read nothing for longest, if that is too long."""
-        slow = [each for each in self._all(ConnectionState.READING) if now - each.since >= _PATIENT]
+        slow = [
+            connection
+            for connection in self._all(ConnectionState.READING)
+            if now - connection.since >= _PATIENT
+        ]
         return min(slow, key=lambda each: each.since, default=None)

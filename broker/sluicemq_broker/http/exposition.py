@@ -51,7 +51,7 @@ def written(families: Iterable[Metric], form: Form) -> bytes:
     for family in families:
         parts.append(_head(family.name, family.documentation, family.type, family.unit, form))
         for some in _in_turns(family.samples):
-            parts.append("".join([_line(each) for each in some]))
+            parts.append("".join([_line(sample) for sample in some]))
             lines += len(some)
             if lines >= _TURN:
                 lines = 0

@@ -221,7 +221,7 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
         if not known and not self.response_use_chunked and self.code not in (204, 304):
             self.close_connection = True
         if self.close_connection:
-            others = [each for each in self.response_headers if each[0].lower() != b"connection"]
+            others = [header for header in self.response_headers if header[0].lower() != b"connection"]
             self.response_headers = [*others, (b"Connection", b"close")]
 
     def log_error(self, msg: str, *args: Any) -> None:
@@ -275,8 +275,8 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
             parts, self._corked = self._corked, None
         if sum(map(len, parts)) <= _PIECE:
             parts = [b"".join(parts)]
-        for each in parts:
-            self._sendall(each)
+        for part in parts:
+            self._sendall(part)
 
     def _sendall(self, data: Any) -> None:
         """Write pieces, each within its time; other connections have a turn after each."""

@@ -22,8 +22,8 @@ class HostNames:
     """The names of a door at ``address``. ``hosts``: more of them, as ``name`` or ``name:port``."""
 
     def __init__(self, address: str, hosts: Sequence[str]) -> None:
-        self._hosts = frozenset(each.lower() for each in hosts)
-        self._names = frozenset(_name(each) for each in self._hosts)
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._names = frozenset(_name(host) for host in self._hosts)
         self._any = not hosts and not _is_local(address)
 
     def may_be_called(self, host: str) -> bool:

@@ -133,7 +133,7 @@ def _visible(families: Iterable[Family], caller: Caller) -> Iterator[Family]:
     """Yield the series that have the name of a queue or stream that the caller may see."""
     may = {"queue": visible.names(caller, Action.READ), "stream": visible.names(caller, Action.SUBSCRIBE)}
     for family in families:
-        family.samples = [each for each in family.samples if _is_visible(each.labels, may)]
+        family.samples = [sample for sample in family.samples if _is_visible(sample.labels, may)]
         if family.samples:
             yield family
 
@@ -178,7 +178,7 @@ class BrokerCollector(Collector):
             _queues(figures.queues(), named),
             _kinds(figures.kinds() if named else ()),
             _devices(figures.devices()),
-            (_gauge(*each) for each in figures.labelled() if named),
+            (_gauge(*figure) for figure in figures.labelled() if named),
         ):
             for family in families:
                 yield family
@@ -225,12 +225,14 @@ def _timed(timings: dict[Timing, dict[str, Histogram]], most: int) -> Iterator[F
 
 def _first(histograms: dict[str, Histogram], most: int) -> dict[str, Histogram]:
     """Return the first histograms, and the sum of the others."""
-    shown = dict(islice(((name, each) for name, each in histograms.items() if name != OTHERS), most))
-    others = [each for name, each in histograms.items() if name not in shown]
+    shown = dict(
+        islice(((name, histogram) for name, histogram in histograms.items() if name != OTHERS), most)
+    )
+    others = [histogram for name, histogram in histograms.items() if name not in shown]
     if others:
         rest = Histogram()
-        rest.counts = [sum(counts) for counts in zip(*(each.counts for each in others), strict=True)]
-        rest.sum = sum(each.sum for each in others)
+        rest.counts = [sum(counts) for counts in zip(*(other.counts for other in others), strict=True)]
+        rest.sum = sum(other.sum for other in others)
         shown[OTHERS] = rest
     return shown
 
@@ -263,7 +265,7 @@ def _queues(rows: list[QueueRow], most: int) -> Iterator[Family]:
     jobs = [((row.name, state), getattr(row, state)) for row in shown for state in SHOWN_STATES]
     jobs += [((OTHERS, state), sum(getattr(row, state) for row in rows[most:])) for state in SHOWN_STATES]
     yield _gauge("queue_jobs", "jobs in MongoDB by state", ("queue", "state"), jobs)
-    for figure in (each for each in Gauge if each.labels and each not in _STATES):
+    for figure in (gauge for gauge in Gauge if gauge.labels and gauge not in _STATES):
         values = [((row.name,), getattr(row, figure) or 0) for row in shown]
         yield _gauge(name_of(figure).removeprefix(_PREFIX), figure.text, figure.labels, values)
     paused = [((row.name, what), 1) for row in shown for what in row.paused]
@@ -299,12 +301,12 @@ OF_KINDS: Final = {
 def _devices(rows: Sequence[DeviceRow]) -> Iterator[Family]:
     labels = [(str(number), row.kind, row.queue) for number, row in enumerate(rows)]
     for key, (name, text) in OF_DEVICES.items():
-        values = [(each, getattr(row, key)) for each, row in zip(labels, rows, strict=True)]
+        values = [(label, getattr(row, key)) for label, row in zip(labels, rows, strict=True)]
         yield _gauge(f"device_{name}", text, ("device", "kind", "queue"), values)
     for figure in DeviceCount:
         counted = CounterMetricFamily(name_of(figure), figure.text, labels=figure.labels)
-        for each, row in zip(labels, rows, strict=True):
-            counted.add_metric(each, _in_base_units(figure, getattr(row.counted, figure)))
+        for label, row in zip(labels, rows, strict=True):
+            counted.add_metric(label, _in_base_units(figure, getattr(row.counted, figure)))
         yield counted
 
 
@@ -321,6 +323,6 @@ def _gauge(
     name: str, text: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], float]]
 ) -> Family:
     family = GaugeMetricFamily(_PREFIX + name, text, labels=labels)
-    for each, value in values:
-        family.add_metric(each, value)
+    for label, value in values:
+        family.add_metric(label, value)
     return family

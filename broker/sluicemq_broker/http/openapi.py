@@ -102,16 +102,19 @@ class _Schemas:
     def __init__(self, routes: Iterable[Route]) -> None:
         types = [BegunRow, ErrorRow]
         for route in routes:
-            types += [each for each in (route.answer, route.query, route.body) if _is_a_type(each)]
+            types += [kind for kind in (route.answer, route.query, route.body) if _is_a_type(kind)]
         self._types = list(dict.fromkeys(types))
         found, components = msgspec.json.schema_components(self._types, ref_template=_REF)
         self._found = dict(zip(map(repr, self._types), map(_corrected, found), strict=True))
-        self._components = {name: _corrected(each) for name, each in components.items()}
+        self._components = {name: _corrected(component) for name, component in components.items()}
 
     @property
     def components(self) -> dict[str, Any]:
         """Return the schemas by name, without defaults: generators take those fields for required ones."""
-        return {"Bytes": _BYTES, **{name: _without_defaults(each) for name, each in self._components.items()}}
+        return {
+            "Bytes": _BYTES,
+            **{name: _without_defaults(component) for name, component in self._components.items()},
+        }
 
     def of(self, kind: Any) -> dict[str, Any]:
         """Return the schema of a type; of Any the one that fits everything."""
@@ -137,7 +140,7 @@ def _corrected(schema: Any) -> Any:
         if isinstance(words := found.get("description"), str):
             found["description"] = cleandoc(words)
         return found
-    return [_corrected(each) for each in schema] if isinstance(schema, list) else schema
+    return [_corrected(item) for item in schema] if isinstance(schema, list) else schema
 
 
 def _without_defaults(schema: dict[str, Any]) -> dict[str, Any]:
@@ -153,7 +156,7 @@ def _operation(route: Route, schemas: _Schemas, *, former: bool) -> dict[str, An
     parameters = [_in_path(name) for name in route.names]
     if route.query is not Nothing:
         properties, required = schemas.fields(route.query)
-        parameters += [_in_query(name, each, name in required) for name, each in properties.items()]
+        parameters += [_in_query(name, field, name in required) for name, field in properties.items()]
     if is_change:
         parameters.insert(0, _HEADER)
     words = route.name.replace(".", "_")

@@ -305,7 +305,7 @@ def _refuse(
     error = told(caller, error) if caller else error
     if isinstance(error, ForbiddenError) and caller and not caller.name:
         raise unauthorized(f"{error}; a token or a login may help")
-    status = (each for kind, each in _STATUS.items() if isinstance(error, kind))
+    status = (code for kind, code in _STATUS.items() if isinstance(error, kind))
     response.status = next(status, falcon.HTTP_400)
     if isinstance(error, UnavailableError):
         response.set_header("Retry-After", "1")

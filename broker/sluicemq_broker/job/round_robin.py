@@ -35,19 +35,19 @@ class RoundRobin:
             return {}
         order = self._from_here(tenants)
         rounds, rest = divmod(count, sum(map(self.weight, order)))
-        shares = {each: rounds * self.weight(each) for each in order}
-        for each in order:
+        shares = {tenant: rounds * self.weight(tenant) for tenant in order}
+        for tenant in order:
             if not rest:
                 break
-            turn = self._left if self._left and each == self.at else self.weight(each)
+            turn = self._left if self._left and tenant == self.at else self.weight(tenant)
             given = min(turn, rest)
-            shares[each] += given
+            shares[tenant] += given
             rest -= given
-            self.at, self._left = each, turn - given
+            self.at, self._left = tenant, turn - given
         if rest:  # the first one had only the rest of a turn before: it has another one
             shares[order[0]] += rest
             self.at, self._left = order[0], self.weight(order[0]) - rest
-        return {each: share for each, share in shares.items() if share}
+        return {tenant: share for tenant, share in shares.items() if share}
 
     def begin_with(self, tenant: str) -> None:
         """Give the turn to this tenant: the places it was given could not be used."""

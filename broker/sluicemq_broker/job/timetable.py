@@ -157,8 +157,8 @@ class Timetable(NamedTuple):
                 number += 1
                 yield self._run(max(0, number))
         latest = when
-        for each in CronSim(self._spelt, datetime.fromtimestamp(when, ZoneInfo(self.timezone))):
-            run = each.timestamp()
+        for moment in CronSim(self._spelt, datetime.fromtimestamp(when, ZoneInfo(self.timezone))):
+            run = moment.timestamp()
             if run > latest:  # in an hour that comes twice, cronsim may yield a run that is past
                 latest = run
                 yield run

@@ -87,7 +87,7 @@ class AuditPart(Part):
             self._audit.flush()
         rows, last = self._store.page(AuditChoice(**given), most)
         place = last and f"{round(last[0] * 1000)}-{last[1]}"
-        return AuditPage(records=tuple(AuditRow(**each) for each in rows), next=place)
+        return AuditPage(records=tuple(AuditRow(**row) for row in rows), next=place)
 
 
 class AuditQuery(Struct, frozen=True):
@@ -116,7 +116,7 @@ _TEXT: Final = kept(
     "a text of up to 128 characters", lambda value: isinstance(value, str) and len(value) <= 128
 )
 _TIME: Final = number(0, _LATEST, "Unix seconds")
-_OUTCOMES: Final = tuple(str(each) for each in Outcome)
+_OUTCOMES: Final = tuple(str(outcome) for outcome in Outcome)
 _OPTIONS: Final[dict[str, Rule]] = {
     "principal": _TEXT,
     "action": _TEXT,

@@ -139,7 +139,7 @@ class HistoryPart(Part):
         return self._history.read(subject, name, call.query.day, call.query.span)
 
     def _recent_curves(self, call: Call) -> RecentRow:
-        names = [each for each in call.query.queue.split(",") if each]
+        names = [name for name in call.query.queue.split(",") if name]
         return self._series.recent(names, self._now())
 
 

@@ -52,7 +52,7 @@ class KeptPart(Part):
     def gauges(self) -> Iterable[LabelledGauge]:
         """Return the figures of the last look."""
         for key, (name, text) in GAUGES.items():
-            rows = [each for each in self.core.kept if getattr(each, key) is not None][:_MOST_SHOWN]
+            rows = [row for row in self.core.kept if getattr(row, key) is not None][:_MOST_SHOWN]
             values = [((row.kind, row.name), float(getattr(row, key))) for row in rows]
             yield LabelledGauge(name, text, ("kind", "name"), values)
 
@@ -66,7 +66,7 @@ class KeptPart(Part):
     def _answer(self) -> KeptList:
         if self._looked_at is None:
             self._measure()
-        rows = tuple(KeptRow(**each._asdict()) for each in self.core.kept)
+        rows = tuple(KeptRow(**row._asdict()) for row in self.core.kept)
         return KeptList(at=self._looked_at, kept=rows)
 
     def _measure(self) -> None:
@@ -91,7 +91,7 @@ class KeptPart(Part):
                 self.core.disks[name] = disk_of(self.core.foundation.database(name))
             except (SluiceError, KeyError, TypeError):
                 self.core.disks.pop(name, None)
-        self.core.kept[:] = [each for keeper in self.core.keepers for each in keeper()]
+        self.core.kept[:] = [row for keeper in self.core.keepers for row in keeper()]
 
     def _disks(self) -> Iterator[Kept]:
         reserve = self.core.config.broker.disk_reserve

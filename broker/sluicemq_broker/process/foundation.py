@@ -77,7 +77,7 @@ class Foundation:
         self._mongo_for_leases = connect_for_leases(uri, settings.lease)
         others = sorted(config.databases - {settings.database})
         self.schema = Schema(
-            [SchemaStore(self._mongo_for_leases[each]) for each in (settings.database, *others)]
+            [SchemaStore(self._mongo_for_leases[database]) for database in (settings.database, *others)]
         )
         leases = {database: LeaseStore(self._mongo_for_leases[database]) for database in config.databases}
         own = leases.pop(settings.database)

@@ -187,7 +187,7 @@ class Jobs:
         Notify the parents of children that died just before their broker.
         """
         self._duties.attempt("sweep behind a dead broker", self._sweeper.sweep)
-        since = min(each.seen for each in dead)
+        since = min(broker.seen for broker in dead)
         self._duties.attempt(
             "parents behind a dead broker", partial(self._on_dead.notify_parents_since, since)
         )

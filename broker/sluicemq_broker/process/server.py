@@ -109,7 +109,9 @@ class Server:
         self._listeners.start()
         for part in self._parts:
             part.start()
-        following = [poll(each.what, self.config.broker.poll, each.follow) for each in self._followed]
+        following = [
+            poll(followed.what, self.config.broker.poll, followed.follow) for followed in self._followed
+        ]
         duties = [self._foundation.duties(), self._jobs.duties(), self._listeners.duties(), following]
         self._duties.start(chain(*duties, *(part.duties() for part in self._parts)))
         self._foundation.turns.start()  # no greenlet: the hub itself measures its turns
@@ -258,7 +260,7 @@ class Server:
         self.counters.say_rest()
         self._security.say_rest()
         figures = {**self.counters.values, **self._jobs.queues.under_way()}
-        names = dict.fromkeys(each for balance in BALANCES for side in balance for each in side)
+        names = dict.fromkeys(count for balance in BALANCES for side in balance for count in side)
         log.info("counted: %s", " ".join(f"{name}={figures.get(name, 0)}" for name in names))
 
     def _close(self) -> None:

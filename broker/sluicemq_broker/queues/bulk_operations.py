@@ -181,8 +181,8 @@ class Redrive(_OfDeadLetters):
                 yield 0
                 continue
             self._counters.add(Count.REDRIVEN, moved)
-            for each in (self.queue, self._target):
-                each.capacity.recount()
+            for queue in (self.queue, self._target):
+                queue.capacity.recount()
             self._target.events.emit(Count.REDRIVEN, self.now, [{"jobs": moved, "from": self.queue.name}])
             self._target.groups.freed(self._redriven.groups)
             self._target.jobs_ready(moved)
@@ -292,7 +292,7 @@ class Expire(BulkOperation):
 
 #: By the kind that is stored.
 BULK_OPERATIONS: Final[dict[str, type[BulkOperation]]] = {
-    each.kind: each for each in (Purge, Redrive, Discard, Retire, Delete, Expire)
+    operation.kind: operation for operation in (Purge, Redrive, Discard, Retire, Delete, Expire)
 }
 
 

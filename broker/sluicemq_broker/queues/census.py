@@ -268,7 +268,7 @@ class Census:
         if queue.capacity.bounded:
             size = inspector.size(queue.name) if queue.capacity.measured else 0
             documents = sum(counts[state] for state in SHOWN_STATES)
-            waiting = documents - sum(counts[each] for each in _NOT_WAITING)
+            waiting = documents - sum(counts[state] for state in _NOT_WAITING)
             now, shared = self._timer.now(), self._owners.others > 0
             queue.capacity.counted(Counted(waiting, documents, size), flow, now, shared=shared)
         return counts

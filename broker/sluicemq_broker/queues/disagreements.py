@@ -70,9 +70,9 @@ class Disagreements:
         """Return the differences of one queue, and of all queues without a table."""
         these = {name, ALL_QUEUES}
         return tuple(
-            DifferenceRow(queue=each.queue, key=each.key, values=dict(each.values))
-            for each in self.found
-            if each.queue in these
+            DifferenceRow(queue=difference.queue, key=difference.key, values=dict(difference.values))
+            for difference in self.found
+            if difference.queue in these
         )
 
     def tick(self) -> None:
@@ -81,8 +81,8 @@ class Disagreements:
         self._publish()
         found: dict[tuple[str, str], Difference] = {}
         for database, store in self._stores.items() if self._owners.others else ():
-            for each in self._compare(database, store):
-                found.setdefault((each.queue, each.key), each)
+            for difference in self._compare(database, store):
+                found.setdefault((difference.queue, difference.key), difference)
         self.found = list(islice(found.values(), 200))
 
     def _read_own(self) -> None:
@@ -143,7 +143,7 @@ class _Files:
         missing = [digest for digest in digests if digest not in self._known]
         self._known = {key: tables for key, tables in self._known.items() if key in digests}
         self._known |= self._store.read(missing) if missing else {}
-        known = [each for each in said if each[1] in self._known]
+        known = [pair for pair in said if pair[1] in self._known]
         if known != self._compared:
             self._differ = list(differences({name: self._known[digest] for name, digest in known}))
             self._compared = known
@@ -156,9 +156,9 @@ def differences(files: Mapping[str, Tables]) -> Iterator[Difference]:
     yield from common.values()
     names = sorted({name for tables in files.values() for name in tables} - {ALL_QUEUES})
     for number, name in enumerate(names, 1):
-        for key, each in _of_queue(files, name).items():
-            if key not in common or each.values != common[key].values:
-                yield each
+        for key, difference in _of_queue(files, name).items():
+            if key not in common or difference.values != common[key].values:
+                yield difference
         if number % _A_TURN == 0:
             let_others_run()
 
@@ -167,7 +167,7 @@ def differences_of_brokers(brokers: Iterable[Said]) -> Iterator[Difference]:
     """Yield versions and leases that brokers have differently."""
     listed = list(brokers)
     for key in ("version", "lease"):
-        values = {each.broker: getattr(each, key) for each in listed}
+        values = {row.broker: getattr(row, key) for row in listed}
         if len(set(values.values())) > 1:
             yield Difference("", key, values)
 
@@ -175,7 +175,7 @@ def differences_of_brokers(brokers: Iterable[Said]) -> Iterator[Difference]:
 def _of_queue(files: Mapping[str, Tables], queue: str) -> dict[str, Difference]:
     rows = {broker: tables.get(queue, tables.get(ALL_QUEUES, {})) for broker, tables in files.items()}
     first, *others = rows.values()
-    if all(each == first for each in others):
+    if all(other == first for other in others):
         return {}
     found = {}
     for key in sorted({key for row in rows.values() for key in row}):

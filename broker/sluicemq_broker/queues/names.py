@@ -10,7 +10,7 @@ from itertools import islice
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that is nearest to ``name``; None: none is near."""
-    near = islice((each for each in known if abs(len(each) - len(name)) <= 3), 1000)
+    near = islice((candidate for candidate in known if abs(len(candidate) - len(name)) <= 3), 1000)
     pairs = _pairs(name)
     candidates = nlargest(20, near, key=lambda each: len(pairs & _pairs(each)))
     by_lower = {candidate.lower(): candidate for candidate in candidates}

@@ -177,11 +177,13 @@ class OnDead:
         now = self._clock.now()
         until = now if until is None else until
         while not self._stopping and (children := dead_children(queue.store, since, _PAGE, until)):
-            counted = [each for each in children if _is_counted(each)]
+            counted = [child for child in children if _is_counted(child)]
             if counted:
                 count_failed_children(queue.store, counted, now, self._families, self._portions)
-            failed = [each for each in children if not _is_counted(each)] if counted else children
-            parents = {each.parent: each for each in reversed(failed) if each.parent}  # by its first child
+            failed = [child for child in children if not _is_counted(child)] if counted else children
+            parents = {
+                child.parent: child for child in reversed(failed) if child.parent
+            }  # by its first child
             reasons: dict[str, dict[Parent, str]] = defaultdict(dict)
             for parent, child in parents.items():
                 text = f"child {child.id} in queue {queue.name} is dead: {child.reason}"
@@ -215,8 +217,8 @@ class OnDead:
         ):
             if moved:
                 queue.counters.add(Count.DEAD_MOVED, moved)
-                for each in (queue, target):
-                    each.capacity.recount()
+                for end in (queue, target):
+                    end.capacity.recount()
                 target.events.emit(Count.DEAD_MOVED, now, [{"jobs": moved, "from": queue.name}])
                 target.groups.freed(redriven.groups)
                 target.jobs_ready(moved)

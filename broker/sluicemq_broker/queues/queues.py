@@ -96,7 +96,7 @@ class Queues:
         """The queues with their counters."""
         return Subjects(
             "queue",
-            lambda: ((each.name, each.counters.values) for each in self),
+            lambda: ((queue.name, queue.counters.values) for queue in self),
             lambda name: self.database_name(check_name(name)),
         )
 
@@ -375,8 +375,8 @@ class Queues:
             self.records.store(database).note_workers(name, record.removing.token, workers)
 
     def _use_all_settings(self) -> None:
-        for each in self:
-            self._use_settings(each)
+        for queue in self:
+            self._use_settings(queue)
             let_others_run()  # each takes some hundred microseconds
 
     def _use_settings(self, queue: Queue) -> None:

@@ -43,8 +43,8 @@ class QueueRecords:
 
     def prepare(self) -> None:
         """Make the indexes."""
-        for each in self._followed.values():
-            each.store.prepare()
+        for follower in self._followed.values():
+            follower.store.prepare()
 
     def of(self, database: str, queue: str) -> QueueRecord:
         """Return the record of a queue."""
@@ -61,8 +61,8 @@ class QueueRecords:
     def read(self) -> None:
         """Read what has changed. Raises :class:`Unavailable`: then all is as it was, and read next time."""
         with self._reading:
-            for each in self._followed.values():
-                each.read()
+            for follower in self._followed.values():
+                follower.read()
 
     def apply(self, follow: Callable[[str, str, bool], None]) -> None:
         """Call ``follow(database, name, removed)`` for each record that has changed.
@@ -116,15 +116,18 @@ class _Followed:
         # Seconds behind an upgrade in which all is read still: a broker that has not seen it yet removes
         # records as it did before, and the last change of an older broker may be found only now.
         found, complete = self._changes.read(all_of_them=now - self._unshared_at < 60.0)
-        for each in found:
-            removed = last is not None and each.removed > last
-            if removed or each.orders != self.records.get(each.name, QueueRecord(name=each.name)).orders:
-                self.note(each.name, removed=removed)
-            if each.says_nothing:
-                self.records.pop(each.name, None)
+        for record in found:
+            removed = last is not None and record.removed > last
+            if (
+                removed
+                or record.orders != self.records.get(record.name, QueueRecord(name=record.name)).orders
+            ):
+                self.note(record.name, removed=removed)
+            if record.says_nothing:
+                self.records.pop(record.name, None)
             else:
-                self.records[each.name] = each
+                self.records[record.name] = record
         if complete:
-            for gone in self.records.keys() - {each.name for each in found}:
+            for gone in self.records.keys() - {record.name for record in found}:
                 del self.records[gone]
                 self.note(gone, removed=False)

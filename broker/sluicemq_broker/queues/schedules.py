@@ -134,14 +134,14 @@ class Schedules:
     def configure(self, wanted: Mapping[str, ScheduleSettings]) -> None:
         """Store the schedules of the configuration; those no longer in it are removed by hand only."""
         self._store.prepare()
-        for name, each in wanted.items():
+        for name, setting in wanted.items():
             schedule = Schedule(
                 name=name,
-                queue=each.queue,
-                payload=each.payload.encode(),
-                timetable=each.timetable,
-                headers=each.options or {},
-                misfire=Misfire(each.misfire),
+                queue=setting.queue,
+                payload=setting.payload.encode(),
+                timetable=setting.timetable,
+                headers=setting.options or {},
+                misfire=Misfire(setting.misfire),
                 from_configuration=True,
             )
             self._store.put(self._checked(schedule))

@@ -147,7 +147,7 @@ class Tasks:
         self._begin_once(Retire.kind, name, bounds=bounds)
 
     def _begin_once(self, kind: str, name: str, **arguments: Any) -> None:
-        under_way = {(each.operation.kind, each.operation.queue.name) for each in self._running.values()}
+        under_way = {(task.operation.kind, task.operation.queue.name) for task in self._running.values()}
         if (kind, name) not in under_way:
             self.begin(kind, name, **arguments)
 
@@ -164,10 +164,10 @@ class Tasks:
     def latest(self) -> list[OperationRow]:
         """Return the tasks of the last day, of all brokers on our databases, the latest first."""
         rows = [
-            self._shown(each, live)
+            self._shown(task, live)
             for name, store in self._stores.items()
             for live in [self._owners.live(name)]
-            for each in store.latest()
+            for task in store.latest()
         ]
         return sorted(rows, key=lambda row: row.started_at or 0.0, reverse=True)
 

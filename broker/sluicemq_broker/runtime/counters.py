@@ -33,7 +33,9 @@ class Counters(Notices):
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__(log, now)
-        self.timings: dict[Timing, Histogram] = {each: Histogram() for each in Timing if not each.labels}
+        self.timings: dict[Timing, Histogram] = {
+            timing: Histogram() for timing in Timing if not timing.labels
+        }
         #: By queue, for the first :data:`MOST_TIMED` with a duration; all others share :data:`OTHERS`.
         self.timings_by_queue: dict[str, dict[Timing, Histogram]] = {}
         #: By MongoDB's name of the command.
@@ -57,7 +59,7 @@ class Counters(Notices):
         found = self.timings_by_queue.get(queue)
         if found is None:
             name = queue if len(self.timings_by_queue) < MOST_TIMED else OTHERS
-            found = self.timings_by_queue.setdefault(name, {each: Histogram() for each in _OF_JOBS})
+            found = self.timings_by_queue.setdefault(name, {timing: Histogram() for timing in _OF_JOBS})
         return found
 
     def answered(self, command: str, seconds: float) -> None:

@@ -257,7 +257,7 @@ class Balance(NamedTuple):
 
     def __str__(self) -> str:
         """Return the equation."""
-        return " = ".join(" + ".join(f"`{each}`" for each in side) for side in self)
+        return " = ".join(" + ".join(f"`{count}`" for count in side) for side in self)
 
 
 #: Every job that comes in, also when the library repeats a push.

@@ -84,10 +84,14 @@ class _Ring:
         last = sum(self._counts[name] for name in seen)
         if after is None or after > last:  # greater: the number is of before a restart of the broker
             return {"events": [], "after": last, "missed": 0}
-        behind = list(islice((each for each in reversed(self._held) if each["queue"] in seen), last - after))
+        behind = list(
+            islice((event for event in reversed(self._held) if event["queue"] in seen), last - after)
+        )
         begin = last - len(behind)
         found = behind[::-1][:most]
-        shown = [_without_others(each, is_seen) for each in found if queue is None or each["queue"] == queue]
+        shown = [
+            _without_others(event, is_seen) for event in found if queue is None or event["queue"] == queue
+        ]
         return {"events": shown, "after": begin + len(found), "missed": begin - after}
 
     def tick(self) -> None:

@@ -22,7 +22,7 @@ _UNITS: Final = ((86_400.0, "day"), (3_600.0, "hour"), (1.0, "second"))
 
 def of_time(seconds: float) -> str:
     """Return a bound of time in words: ``90 days``."""
-    unit, name = next((each for each in _UNITS if seconds >= each[0]), _UNITS[-1])
+    unit, name = next((row for row in _UNITS if seconds >= row[0]), _UNITS[-1])
     number = f"{seconds / unit:g}"
     return f"{number} {name}" if number == "1" else f"{number} {name}s"
 

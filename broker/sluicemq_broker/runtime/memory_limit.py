@@ -47,8 +47,8 @@ def _limits(root: Path) -> Iterator[int]:
         for kind, folder, name in (_V1, _V2):
             if kind in kinds.split(","):
                 group = PurePosixPath(path.lstrip("/"))
-                for each in (group, *group.parents):
-                    if (limit := _number_in(root / folder / each / name)) is not None:
+                for member in (group, *group.parents):
+                    if (limit := _number_in(root / folder / member / name)) is not None:
                         yield limit
 
 

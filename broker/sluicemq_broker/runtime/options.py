@@ -31,7 +31,7 @@ def read_options(given: Mapping[Any, Any], rules: Mapping[str, Rule], what: str)
 def array_of(kind: type, expected: str) -> Rule:
     """Return a rule for an array of values of one type."""
     return kept(
-        expected, lambda value: isinstance(value, list) and all(isinstance(each, kind) for each in value)
+        expected, lambda value: isinstance(value, list) and all(isinstance(item, kind) for item in value)
     )
 
 

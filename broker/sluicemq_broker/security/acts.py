@@ -154,7 +154,7 @@ def details(given: Mapping[str, Any]) -> dict[str, Any]:
 def _flat(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in given.items():
         if isinstance(value, dict) and name != "permissions":
-            yield from ((str(key), each) for key, each in value.items())
+            yield from ((str(key), item) for key, item in value.items())
         else:
             yield name, value
 

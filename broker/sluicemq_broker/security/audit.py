@@ -169,9 +169,9 @@ class Audit:
                 some = left[place : place + _AT_ONCE]
                 records.write(some)
                 self._since_trim += len(some)
-                for each in some:
-                    if self._unwritten.get(each.id) is each:  # else it was counted on meanwhile
-                        del self._unwritten[each.id]
+                for record in some:
+                    if self._unwritten.get(record.id) is record:  # else it was counted on meanwhile
+                        del self._unwritten[record.id]
             self._forget()
 
     def tick(self) -> None:
@@ -196,8 +196,8 @@ class Audit:
         except UnavailableError as error:
             self._counters.notice(Count.STORE_UNAVAILABLE, f"records of the audit must wait: {error}")
         finally:
-            for each in waiting:
-                each.set()
+            for record in waiting:
+                record.set()
 
     def _add(self, record: AuditRecord) -> None:
         if self._is_off:
@@ -223,7 +223,7 @@ class Audit:
 
     def _forget(self) -> None:
         """Forget counted records that are written and over."""
-        self._counted = {like: each for like, each in self._counted.items() if self._goes_on(each)}
+        self._counted = {like: counted for like, counted in self._counted.items() if self._goes_on(counted)}
         self._of_owner = Counter(owner_of(like.peer) for like in self._counted)
 
     def _new(self) -> AuditRecord:

@@ -48,7 +48,7 @@ class DoorGuard(Guard):
 
     def use(self, rule: DoorRule, keys: KeyPair | None, *, allow_plain: bool) -> None:
         """Follow another rule, also for open connections: those that it would not let in must end."""
-        self.mechanisms = frozenset(each.upper() for each in rule.mechanisms)
+        self.mechanisms = frozenset(mechanism.upper() for mechanism in rule.mechanisms)
         self.secret_key = keys.secret if keys else b""
         self.server_key = read_key(rule.server_key) if rule.server_key and CURVE in self.mechanisms else b""
         self._allow_plain = allow_plain

@@ -73,7 +73,7 @@ class Logins:
 
     def sign(self, login: Login, key: str) -> str:
         """Return the cookie of a login; ``key``: id of what the principal has shown."""
-        spread = [each for each in self._secrets if self.now() - each.made_at >= _SPREAD]
+        spread = [secret for secret in self._secrets if self.now() - secret.made_at >= _SPREAD]
         text = base64.urlsafe_b64encode(json.dumps(login).encode()).decode().rstrip("=")
         return f"{text}.{_signature((spread or self._secrets)[-1], text, key)}"
 
@@ -88,8 +88,8 @@ class Logins:
             return None
         given = signature.encode(errors="replace")
         for key in keys_of(login.principal):
-            for each in self._secrets:
-                if hmac.compare_digest(_signature(each, text, key).encode(), given):
+            for secret in self._secrets:
+                if hmac.compare_digest(_signature(secret, text, key).encode(), given):
                     return login, key
         return None
 
@@ -105,11 +105,11 @@ class Logins:
     def use(self, records: Iterable[LoginRecord]) -> bool:
         """Take over what other brokers have stored; True if there is any."""
         found = list(records)
-        for each in found:
-            if each.secrets:
-                self._secrets, self.cookie = each.secrets, each.cookie
-            elif each.principal:
-                self._note(each.id, each.principal, each.ended_at)
+        for secret in found:
+            if secret.secrets:
+                self._secrets, self.cookie = secret.secrets, secret.cookie
+            elif secret.principal:
+                self._note(secret.id, secret.principal, secret.ended_at)
         return bool(found)
 
     def _note(self, login: str, principal: str, at: float) -> None:

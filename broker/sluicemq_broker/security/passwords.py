@@ -211,7 +211,7 @@ class _Line:
         if self._count <= _MOST_WAITING:
             return None
         most = max(map(len, self._waiting.values()))
-        of = secrets.choice([each for each in self._waiting.values() if len(each) == most])
+        of = secrets.choice([line for line in self._waiting.values() if len(line) == most])
         return self._removed(secrets.choice(of))
 
     def take(self) -> _Check | None:

@@ -68,8 +68,8 @@ class Principals:
         """Return the principal of this name, if it has a password."""
         known = self._known.get(user)
         keys = known.record.keys if known else ()
-        hashes = (each for each in keys if each.kind == KeyKind.PASSWORD)
-        return next((Login(known.principal, each.value, each.id) for each in hashes if known), None)
+        hashes = (key for key in keys if key.kind == KeyKind.PASSWORD)
+        return next((Login(known.principal, key.value, key.id) for key in hashes if known), None)
 
     def named(self, name: str) -> Principal | None:
         """Return the principal of this name."""
@@ -112,7 +112,7 @@ class Principals:
     @property
     def file_operates(self) -> bool:
         """True if a principal of the file may change others."""
-        return any(each.operates for each in self._of_file.values())
+        return any(principal.operates for principal in self._of_file.values())
 
     @property
     def has_logins(self) -> bool:
@@ -122,9 +122,12 @@ class Principals:
     def use_file(self, principals: Mapping[str, PrincipalSettings]) -> None:
         """Take over the principals of the configuration file, in place of those before."""
         before = self._of_file
-        self._of_file = {name: record_of(name, each) for name, each in principals.items()}
+        self._of_file = {name: record_of(name, principal) for name, principal in principals.items()}
         self._keys_of_file = frozenset(
-            key.value for each in self._of_file.values() for key in each.keys if key.kind != KeyKind.PASSWORD
+            key.value
+            for principal in self._of_file.values()
+            for key in principal.keys
+            if key.kind != KeyKind.PASSWORD
         )
         # All of them: a key may have come from a stored principal, or have gone back to it.
         self._follow({*before, *self._of_file, *self._stored})
@@ -134,7 +137,7 @@ class Principals:
 
         ``complete``: these are all, so others are removed.
         """
-        found = {each.name: each for each in records}
+        found = {record.name: record for record in records}
         changed = {*found, *self._stored} if complete else {*found}
         for name in changed:
             record = found.get(name)
@@ -177,7 +180,7 @@ class Principals:
         principal.change(
             record.permissions,
             tenant=record.tenant,
-            keys=frozenset(each.id for each in own),
+            keys=frozenset(key.id for key in own),
             limits=Limits(record.max_rate, record.max_bytes_rate),
         )
         self._known[name] = _Known(record, principal)
@@ -198,10 +201,10 @@ class Principals:
 
 def record_of(name: str, settings: PrincipalSettings) -> PrincipalRecord:
     """Return a principal of the file."""
-    keys = [public_key_of(each) for each in settings.keys]
+    keys = [public_key_of(key) for key in settings.keys]
     if settings.password:
         keys.append(password_of(settings.password.text))
-    keys += [PrincipalKey(id=id_of(each), kind=KeyKind.TOKEN, value=each) for each in settings.tokens]
+    keys += [PrincipalKey(id=id_of(token), kind=KeyKind.TOKEN, value=token) for token in settings.tokens]
     return PrincipalRecord(
         name=name,
         keys=tuple(keys),

@@ -121,8 +121,8 @@ class Rates:
 
     def _read_on(self) -> None:
         senders, self._senders = self._senders, WeakSet()
-        for each in senders:
-            each.resume(self)
+        for sender in senders:
+            sender.resume(self)
 
 
 def charge(lane: Any, count: int, size: int, counters: Counters) -> None:

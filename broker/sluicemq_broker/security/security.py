@@ -121,8 +121,8 @@ class Security:
         self.principals.use_file(principals)
         now = {_identity(before): after for before, after in doors}
         self._guards = [(guard, now.get(_identity(place), place)) for guard, place in self._guards]
-        for each in self._guards:
-            self._instruct(*each)
+        for guard in self._guards:
+            self._instruct(*guard)
 
     def refused(self, caller: Caller, action: Action, name: str) -> None:
         """Count a refusal, and log it, one line a second for each principal."""

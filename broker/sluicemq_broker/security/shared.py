@@ -159,8 +159,8 @@ class SharedLogins(Shared[LoginRecord]):
 
     def follow(self) -> None:
         """Store what could not be stored before, read what has changed, and renew an old secret."""
-        for each in list(self._unstored.values()):
-            self._end(each)
+        for item in list(self._unstored.values()):
+            self._end(item)
         super().follow()
         if self._known.now() - self._known.newest > SECRET_RENEWED:
             self._store.renew(self._known.now())

@@ -118,14 +118,18 @@ def stream_overview(caller: Caller, answer: StreamsRow) -> StreamsRow:
 def incidents(caller: Caller, answer: IncidentsRow) -> IncidentsRow:
     """Return the incidents of queues that it may read; those of brokers need ``operate``."""
     operates, may_read = caller.may(Action.OPERATE), names(caller, Action.READ)
-    shown = [each for each in answer.incidents if (may_read(each.queue) if each.queue else operates)]
+    shown = [
+        incident
+        for incident in answer.incidents
+        if (may_read(incident.queue) if incident.queue else operates)
+    ]
     return replace(answer, incidents=tuple(shown))
 
 
 def recent_curves(caller: Caller, answer: RecentRow) -> RecentRow:
     """Return the curves of queues that it may read."""
     may_read = names(caller, Action.READ)
-    return replace(answer, queues={name: each for name, each in answer.queues.items() if may_read(name)})
+    return replace(answer, queues={name: queue for name, queue in answer.queues.items() if may_read(name)})
 
 
 def names(caller: Caller, action: Action) -> Callable[[str], bool]:

@@ -95,7 +95,7 @@ def promised(uri: str) -> tuple[str, list[str]]:
     pairs, marks = parts[::2], parts[1::2]
     ours = [pair for pair in pairs if pair.partition("=")[0].lower() in _OURS]
     kept = (marks or ["&"])[0].join(pair for pair in pairs if pair not in ours)
-    return hosts + (mark if kept else "") + kept, [each.partition("=")[0] for each in ours]
+    return hosts + (mark if kept else "") + kept, [option.partition("=")[0] for option in ours]
 
 
 def options_left_out(uri: str) -> list[str]:

@@ -164,9 +164,9 @@ def brief(error: Exception) -> str:
 
 def _first_wrong(details: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the first error of a reply with several; otherwise the reply."""
-    for each in ("writeErrors", "writeConcernErrors"):
-        if details.get(each):
-            first: Mapping[str, Any] = details[each][0]
+    for kind in ("writeErrors", "writeConcernErrors"):
+        if details.get(kind):
+            first: Mapping[str, Any] = details[kind][0]
             return first
     wrong: Mapping[str, Any] = details.get("writeConcernError") or details
     return wrong

@@ -95,8 +95,8 @@ def _verified(file: str, password: str | None, authority: str | None) -> str:
     client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
     server.verify_mode = ssl.CERT_REQUIRED
     try:
-        for each in (server, client):
-            each.load_cert_chain(file, password=password or "")
+        for context in (server, client):
+            context.load_cert_chain(file, password=password or "")
         server.load_verify_locations(authority) if authority else server.load_default_certs(_OF_CLIENTS)
     except OSError as error:
         return str(error.strerror or error)

@@ -90,8 +90,8 @@ def readable(documents: Collection[Any], found: Iterable[Document], read: Reader
 
     ``found`` may raise the driver's errors.
     """
-    for each in found:
-        one = read_or_damaged(documents, each, read)
+    for document in found:
+        one = read_or_damaged(documents, document, read)
         if isinstance(one, Damaged):
             ASIDE.note(one)
         else:
@@ -154,9 +154,9 @@ def _is_plain(value: Any, deepest: int = 20) -> bool:
     """Return whether a value has a form on the wire."""
     if isinstance(value, dict):
         texts = all(isinstance(key, str) for key in value)
-        return texts and deepest > 0 and all(_is_plain(each, deepest - 1) for each in value.values())
+        return texts and deepest > 0 and all(_is_plain(item, deepest - 1) for item in value.values())
     if isinstance(value, list):
-        return deepest > 0 and all(_is_plain(each, deepest - 1) for each in value)
+        return deepest > 0 and all(_is_plain(item, deepest - 1) for item in value)
     return value is None or isinstance(value, bool | int | float | str | bytes)
 
 
@@ -183,7 +183,7 @@ COUNT: Final = Rule(_WHOLE.expected, _count)
 
 def _texts(value: Any) -> list[str]:
     """Return a list of texts; raises ValueError."""
-    if not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
+    if not (isinstance(value, list) and all(isinstance(item, str) for item in value)):
         raise ValueError("an array of texts")
     return value
 

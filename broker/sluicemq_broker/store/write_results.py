@@ -61,7 +61,7 @@ def refusals(error: BulkWriteError) -> Pushed:
 def read_errors(errors: Sequence[Mapping[str, Any]], *, repeatable: bool = True) -> Pushed:
     """Read the errors of documents that were not written; ``repeatable``: the write can be repeated."""
     pushed = Pushed()
-    codes = {each.get("code") for each in errors}
+    codes = {error.get("code") for error in errors}
     if codes & TROUBLE:
         raise Unclear(f"MongoDB has not taken all: {str(errors)[:200]}")
     if repeatable and codes - {ServerCode.DUPLICATE_KEY} - AT_FAULT:

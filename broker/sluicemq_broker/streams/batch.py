@@ -79,7 +79,9 @@ class Batch:
         numbers = {**self.numbers, **beside} if beside else self.numbers
         if not numbers:
             return {}
-        there = {place: numbers[each] for each, place in self.ids.items() if each in numbers}
+        there = {
+            place: numbers[message_id] for message_id, place in self.ids.items() if message_id in numbers
+        }
         first = numbers.get(self.key)
         if first is None:
             return there

@@ -55,8 +55,8 @@ class Recent:
             found.append(segment)
         found.reverse()
         size = 0
-        for at, each in enumerate(found):
-            size += each.size
+        for at, segment in enumerate(found):
+            size += segment.size
             if size > most_bytes:
                 return found[: at + 1]
         return found

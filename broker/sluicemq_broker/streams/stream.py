@@ -198,8 +198,8 @@ class Stream:
                 size -= len(found.packed)
             if left <= 0 or size <= 0 or first < segment.next or thread_time() - began > TURN:
                 break  # the reader asks for the rest
-        self.counters.add(Count.MESSAGES_READ, sum(each.count for each in chosen))
-        self.counters.add(Count.READ_BYTES, sum(len(each.packed) for each in chosen))
+        self.counters.add(Count.MESSAGES_READ, sum(part.count for part in chosen))
+        self.counters.add(Count.READ_BYTES, sum(len(part.packed) for part in chosen))
         newest = max(self.newest, segments[-1].next - 1 if segments else 0)
         return Reading(chosen, first, gone, newest, more=bool(segments))
 
@@ -308,8 +308,8 @@ class Stream:
 
 def _wake_all(woken: list[Woken]) -> None:
     began = perf_counter()
-    for each in woken:
-        each()
+    for reader in woken:
+        reader()
         if perf_counter() - began > TURN:
             let_others_run()
             began = perf_counter()

@@ -206,8 +206,10 @@ class Streams:
         return stream_names(self._database(self.database_name(name)))
 
     def _databases(self) -> set[str]:
-        named = (each.database for each in (*self._config.streams.values(), self._config.other_streams))
-        return {self._config.broker.database, *(each for each in named if each)}
+        named = (
+            settings.database for settings in (*self._config.streams.values(), self._config.other_streams)
+        )
+        return {self._config.broker.database, *(database for database in named if database)}
 
 
 def check_stream(name: object) -> str:

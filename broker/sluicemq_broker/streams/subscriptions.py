@@ -174,10 +174,10 @@ class Subscriptions:
         """
         found: dict[str, list[Subscription]] = {}
         for store in {stream.settings.database: self.store(stream) for stream in self._streams}.values():
-            for each in store.of():
-                found.setdefault(each.stream, []).append(each)
+            for subscription in store.of():
+                found.setdefault(subscription.stream, []).append(subscription)
         streams = ((self._streams.known(name), found[name]) for name in sorted(found))
-        return [row for stream, each in streams if stream for row in self._rows(stream, each)]
+        return [row for stream, store in streams if stream for row in self._rows(stream, store)]
 
     def unread(self, stream: Stream) -> int | None:
         """Return the oldest message that a subscription of a stream has not read; None: there is none.
@@ -189,7 +189,11 @@ class Subscriptions:
         found, damaged = self.store(stream).of_stream(stream.name)
         if damaged:
             return 1
-        awaited = [each.watermark + 1 for each in found if self._is_awaited(stream, each, idle)]
+        awaited = [
+            subscription.watermark + 1
+            for subscription in found
+            if self._is_awaited(stream, subscription, idle)
+        ]
         return min(awaited, default=None)
 
     def _is_awaited(self, stream: Stream, subscription: Subscription, idle: float) -> bool:
@@ -213,7 +217,7 @@ class Subscriptions:
         if not found:
             return []
         newest, now = stream.end() - 1, self._context.clock.now()
-        return [_row(stream, each, newest, now) for each in found]
+        return [_row(stream, subscription, newest, now) for subscription in found]
 
     def _number(self, stream: Stream, number: int | None) -> int | None:
         return stream.end() - 1 if number == NEWEST else number

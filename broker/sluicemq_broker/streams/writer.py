@@ -155,12 +155,12 @@ class Writer:
                 return tail
 
     def _stored_elsewhere(self, segment: Segment) -> None:
-        for each, place in zip(segment.ids, segment.places, strict=True):
-            if numbered := BatchNumber.read(each):
+        for message_id, place in zip(segment.ids, segment.places, strict=True):
+            if numbered := BatchNumber.read(message_id):
                 self._progress.pass_by(numbered)
                 self._overtaken(numbered)
-            for batch in self._waiting.get(each, ()):
-                batch.numbers[each] = segment.first + place
+            for batch in self._waiting.get(message_id, ()):
+                batch.numbers[message_id] = segment.first + place
 
     def _call_early(self, on_stored: Callable[[], None]) -> None:
         """Give readers a segment as soon as MongoDB's answer is there, before the driver has read it all."""
@@ -181,10 +181,12 @@ class Writer:
 
     def _look_up(self, batches: Sequence[Batch]) -> None:
         """Look up batches that may be stored already; those that other brokers store later are seen."""
-        unsure = [each for each in batches if each.ids or (each.key and not self._is_new(each))]
+        unsure = [batch for batch in batches if batch.ids or (batch.key and not self._is_new(batch))]
         if unsure:
             self._look_up_ids(unsure)
-            self._look_behind([each.numbered for each in unsure if each.numbered and not self._is_new(each)])
+            self._look_behind(
+                [batch.numbered for batch in unsure if batch.numbered and not self._is_new(batch)]
+            )
         for batch in batches:
             if batch.numbered:
                 self._progress.pass_by(batch.numbered)
@@ -195,13 +197,13 @@ class Writer:
 
     def _look_behind(self, unsure: Sequence[BatchNumber]) -> None:
         """Find out which publishers have later batches in the stream; the others are known from now on."""
-        last = list({each.publisher: each for each in sorted(unsure)}.values())
+        last = list({batch.publisher: batch for batch in sorted(unsure)}.values())
         some = self._has_behind(last)
-        for each in last:
-            if some and (len(last) == 1 or self._has_behind([each])):
-                self._overtaken(each._replace(number=each.number + 1))
+        for batch in last:
+            if some and (len(last) == 1 or self._has_behind([batch])):
+                self._overtaken(batch._replace(number=batch.number + 1))
             else:
-                self._progress.note(each)
+                self._progress.note(batch)
 
     def _has_behind(self, batches: Sequence[BatchNumber]) -> bool:
         ranges = [batch.later_ids for batch in batches]
@@ -224,10 +226,10 @@ class Writer:
         oldest = self._context.clock.now() - self._window
         for batch in wanted:
             stored_before = batch.key in there
-            for each in _ids(batch):
-                number, at = there.get(each, (0, 0.0))
+            for message_id in _ids(batch):
+                number, at = there.get(message_id, (0, 0.0))
                 if number and (stored_before or at >= oldest):
-                    batch.numbers[each] = number
+                    batch.numbers[message_id] = number
 
     def _compose(self, batches: Sequence[Batch], tail: Tail) -> tuple[Segment | None, list[_Answer]]:
         """Return the segment of new messages, if there are any, and the answers to all batches.
@@ -239,7 +241,9 @@ class Writer:
         packed, topics, ids = list[bytes](), list[bytes](), dict[str, int]()
         for batch in batches:
             first = tail.next + len(topics)
-            there = batch.there({each: tail.next + ids[each] for each in _ids(batch) & ids.keys()})
+            there = batch.there(
+                {message_id: tail.next + ids[message_id] for message_id in _ids(batch) & ids.keys()}
+            )
             if len(there) == batch.count:
                 answers.append(_Answer(batch, StoredNumbers(0, there)))
                 continue
@@ -304,7 +308,7 @@ class Writer:
         page = self._context.retry.run(partial(self._store.read, first, 1))
         for segment in page.segments[:1]:
             there = scan(segment.packed)[1]
-            numbers = [segment.first + at for at, each in enumerate(there) if each == topic]
+            numbers = [segment.first + at for at, found in enumerate(there) if found == topic]
             return max((number for number in numbers if number >= page.first), default=0)
         return 0
 
@@ -347,5 +351,5 @@ def _places(batch: Batch, there: Mapping[int, int], start: int) -> dict[str, int
     if batch.ids:
         new = [at for at in range(batch.count) if at not in there]
         left = {at: start + place for place, at in enumerate(new)}
-        places |= {each: left[at] for each, at in batch.ids.items() if at in left}
+        places |= {message_id: left[at] for message_id, at in batch.ids.items() if at in left}
     return places

@@ -69,8 +69,8 @@ class Device(abc.ABC):
             self._end_intake(door)
         self._wait_while(lambda: self.backlog > 0, deadline)
         self._end_work()
-        for each in (*self._frontends, *self._backends):
-            each.stop()
+        for end in (*self._frontends, *self._backends):
+            end.stop()
 
     def _end_intake(self, door: RawDoor) -> None:
         door.stop()

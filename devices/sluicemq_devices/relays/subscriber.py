@@ -104,8 +104,12 @@ class Subscribers:
     def _find_few(self) -> list[tuple[Subscriber, tuple[bytes, ...]]]:
         if self._count > _FEW_TOPICS:
             return []
-        choosy = [each for each in self.subscribers - self.of_everything if each.topics]
-        return [(each, tuple(each.topics)) for each in choosy] if len(choosy) <= _FEW_SUBSCRIBERS else []
+        choosy = [subscriber for subscriber in self.subscribers - self.of_everything if subscriber.topics]
+        return (
+            [(subscriber, tuple(subscriber.topics)) for subscriber in choosy]
+            if len(choosy) <= _FEW_SUBSCRIBERS
+            else []
+        )
 
 
 class Subscriber:

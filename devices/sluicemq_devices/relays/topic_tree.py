@@ -53,7 +53,7 @@ class Path(Generic[S]):
             at = at.upper
         nodes.reverse()
         self._nodes = nodes
-        self._lengths = [len(each.topic) for each in nodes]
+        self._lengths = [len(node.topic) for node in nodes]
 
     def __len__(self) -> int:
         """Return the number of topics on the path."""

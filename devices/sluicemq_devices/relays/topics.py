@@ -175,8 +175,8 @@ class SubscribedTopics(Generic[S]):
             unknown.append(at)
             at = at.above
         self._at_once += len(unknown)
-        for each in reversed(unknown):
-            self._learn_one(each)
+        for above in reversed(unknown):
+            self._learn_one(above)
         audience: _Audience[S] = node.audience
         return audience
 

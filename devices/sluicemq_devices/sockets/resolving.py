@@ -63,9 +63,9 @@ def resolved(host: str, port: int) -> list[tuple[int, Any]]:
     hosts = interface_addresses(host) or [host or _EVERY_INTERFACE]
     found = [
         (family, place)
-        for each in hosts
+        for host in hosts
         for family, _, _, _, place in sockets.getaddrinfo(
-            each, port, type=sockets.SOCK_STREAM, flags=sockets.AI_PASSIVE
+            host, port, type=sockets.SOCK_STREAM, flags=sockets.AI_PASSIVE
         )
     ]
     return sorted(found, key=lambda each: _ORDER[each[0]])

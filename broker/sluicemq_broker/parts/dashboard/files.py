@@ -35,9 +35,9 @@ class _File(NamedTuple):
 
 def add_paths(site: Site) -> None:
     """Add a path for each file."""
-    for name, each in _files().items():
+    for name, file in _files().items():
         path = "/" if name == "index.html" else f"/dashboard/{name}"
-        site.serve(path, "dashboard.get", "The dashboard", None, DashboardFile(each).serve, media=each.kind)
+        site.serve(path, "dashboard.get", "The dashboard", None, DashboardFile(file).serve, media=file.kind)
 
 
 class DashboardFile:
@@ -61,9 +61,9 @@ class DashboardFile:
 def _files() -> dict[str, _File]:
     folder = resources.files(__package__).joinpath(_FOLDER)
     found: dict[str, _File] = {}
-    for each in folder.iterdir():
-        kind = _TYPES.get(each.name.rpartition(".")[2])
+    for path in folder.iterdir():
+        kind = _TYPES.get(path.name.rpartition(".")[2])
         if kind:
-            content = each.read_bytes()
-            found[each.name] = _File(content, kind, hashlib.sha256(content).hexdigest()[:16])
+            content = path.read_bytes()
+            found[path.name] = _File(content, kind, hashlib.sha256(content).hexdigest()[:16])
     return found

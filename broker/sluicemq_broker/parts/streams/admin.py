@@ -26,17 +26,17 @@ class StreamAdmin:
     def overview(self) -> StreamsRow:
         """Return streams, subscriptions and routes, with how far each subscription and route is."""
         subscriptions = self._subscriptions.listed()
-        states = {(each.stream, each.name): each for each in subscriptions}
+        states = {(subscription.stream, subscription.name): subscription for subscription in subscriptions}
         return StreamsRow(
             streams=tuple(self.list()),
             subscriptions=tuple(subscriptions),
-            routes=tuple(_route(each, states.get((each.stream, each.name))) for each in self._routes),
+            routes=tuple(_route(route, states.get((route.stream, route.name))) for route in self._routes),
         )
 
     def list(self) -> list[StreamRow]:
         """Return all streams that have had a message, with those that other brokers have made."""
         found = (summary(self._streams.open(name)) for name in self._streams.names())
-        return [each for each in found if each]
+        return [row for row in found if row]
 
     def show(self, name: str) -> StreamRow:
         """Return how many messages one stream has, and how many it may keep."""

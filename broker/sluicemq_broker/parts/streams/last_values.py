@@ -62,11 +62,11 @@ class LastValues:
         self._sort()
         some = self._from(topic)
         while some and some[0].startswith(topic):
-            for each in some:
-                if not each.startswith(topic):
+            for other in some:
+                if not other.startswith(topic):
                     return
-                had = any(each[:size] in subscribed for size in range(len(topic) + 1, len(each) + 1))
-                yield None if had else self.messages.get(each)
+                had = any(other[:size] in subscribed for size in range(len(topic) + 1, len(other) + 1))
+                yield None if had else self.messages.get(other)
             some = self._from(some[-1] + b"\0")
 
     def _from(self, topic: bytes) -> list[bytes]:
@@ -77,7 +77,7 @@ class LastValues:
 
     def _sort(self) -> None:
         if len(self.in_order) > 2 * len(self.messages) + _SORTED_AT_ONCE:  # most are forgotten
-            self.in_order = [each for each in self.in_order if each in self.messages]
+            self.in_order = [topic for topic in self.in_order if topic in self.messages]
             self._listed = {*self.in_order, *self._new}
         if self._new:
             self.in_order += self._new

@@ -124,7 +124,7 @@ class StreamsPart(Part):
     @property
     def busy(self) -> bool:
         """True while a message is not stored, or a route's jobs are not."""
-        return any(each.busy for each in (*self._streams, *self._routes))
+        return any(worker.busy for worker in (*self._streams, *self._routes))
 
     def _counters(self) -> Iterator[tuple[str, Mapping[str, int]]]:
         return ((stream.name, stream.counters.values) for stream in self._streams)

@@ -88,7 +88,7 @@ def _apply(given: dict[Any, Any], messages: Batch, client: str) -> None:
 
 
 def _read_ids(value: Any) -> list[tuple[int, str]]:
-    if isinstance(value, list) and all(isinstance(each, list) and len(each) == 2 for each in value):
+    if isinstance(value, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in value):
         return [(_PLACE(place), IDENTIFIER(own)) for place, own in value]
     raise ValueError(_IDS)
 

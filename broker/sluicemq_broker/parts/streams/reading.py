@@ -212,7 +212,7 @@ class Read:
         self.require_permission()  # it may have waited for long
         gone = 0 if self._options.from_oldest else reading.gone
         at_end = not reading.more
-        size = sum(len(each.packed) for each in reading.chosen)
+        size = sum(len(part.packed) for part in reading.chosen)
         if size > self._size and not self._reads.ration.fits(size - self._size):
             self._give_back()  # it is larger than the pages before it, and others have taken the memory
             self._size = size
@@ -281,8 +281,8 @@ class Read:
 
 def _answer(reading: Reading, gone: list[int] | None) -> dict[str, Any]:
     rows = [
-        [each.segment.first, each.segment.at, each.packed, None if each.places is None else list(each.places)]
-        for each in reading.chosen
+        [part.segment.first, part.segment.at, part.packed, None if part.places is None else list(part.places)]
+        for part in reading.chosen
     ]
     return {"rows": rows, "after": reading.first - 1, "gone": gone, "newest": reading.newest}
 

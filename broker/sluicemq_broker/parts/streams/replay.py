@@ -153,17 +153,17 @@ def _topics(options: dict[str, Any], usage: Usage) -> Topics:
 def _frames(reading: Reading, gone: int) -> list[bytes]:
     frames: list[bytes] = []
     count, after = 0, reading.first - 1
-    for each in reading.chosen:
+    for part in reading.chosen:
         # Frames after which an answer ends with the segment
         if len(frames) > 20_000:
             break
         if count:
             let_others_run()
-        segment = each.segment
-        count += each.count
-        after = reading.first - 1 if each is reading.chosen[-1] else segment.next - 1
-        places = range(segment.count) if each.places is None else each.places
-        for place, message in zip(places, unpack(each.packed), strict=True):
+        segment = part.segment
+        count += part.count
+        after = reading.first - 1 if part is reading.chosen[-1] else segment.next - 1
+        places = range(segment.count) if part.places is None else part.places
+        for place, message in zip(places, unpack(part.packed), strict=True):
             frames.append(b"%d %.3f %d" % (segment.first + place, segment.at, len(message)))
             frames += message
     about = {"count": count, "after": after, "gone": gone, "newest": reading.newest}
@@ -179,7 +179,7 @@ def _read_topic(value: Any) -> str:
 def _read_topics(value: Any) -> list[str]:
     if not isinstance(value, list):
         raise BadTopicError("topics is an array of strings")
-    return [_read_topic(each) for each in value]
+    return [_read_topic(item) for item in value]
 
 
 _OPTIONS: Final = {

@@ -41,7 +41,7 @@ _INDEX_OF: Final = {
 }
 
 #: States for which each queue has an index; for waiting jobs it has one once any job has waited.
-_INDEXED: Final = tuple(each for each in SHOWN_STATES if each != State.WAITING)
+_INDEXED: Final = tuple(state for state in SHOWN_STATES if state != State.WAITING)
 #: The number of documents, as MongoDB keeps it.
 _TOTAL: Final[list[Document]] = [{"$collStats": {"count": {}}}, {"$project": {"count": 1}}]
 #: Queues whose totals one statement reads, and whose jobs one counts. 1,000 queues took MongoDB 30 ms of CPU
@@ -115,7 +115,7 @@ class Counting:
                 break
             below = first["priority"]
             due.append(plain(first["eligible_at"]))
-        return min((each for each in due if each <= self._now), default=None)
+        return min((moment for moment in due if moment <= self._now), default=None)
 
     def _all_at_once(self) -> dict[str, Any] | None:
         """Count all states by one statement; None if it takes more.
@@ -128,7 +128,7 @@ class Counting:
         over = [_over(self._now), *([_over_in_line(self._now)] if lines else [])]
         branches = (
             *(_counting(state, selects(state, self._now), self._exactly) for state in states),
-            *(_counting(EXPIRED, each, self._exactly) for each in over),
+            *(_counting(EXPIRED, state, self._exactly) for state in over),
         )
         together = union(Branch(self._jobs.name, branch) for branch in branches)
         found = {document["_id"]: document for document in self._jobs.aggregate(together, hint=READY_INDEX)}

@@ -36,7 +36,7 @@ def _damaged(
     documents: Collection[Any], read: Reader[object], fields: Document | None, most: int
 ) -> Iterator[Damaged]:
     # Documents in one reply: those of the history are large.
-    for each in documents.find({}, fields).sort("$natural", -1).limit(most).batch_size(100):
-        found = read_or_damaged(documents, each, read)
+    for document in documents.find({}, fields).sort("$natural", -1).limit(most).batch_size(100):
+        found = read_or_damaged(documents, document, read)
         if isinstance(found, Damaged):
             yield found

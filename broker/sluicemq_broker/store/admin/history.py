@@ -110,11 +110,11 @@ class HistoryStore:
         if self._written(list(updates.values())) == len(updates):
             return
         there = {document["_id"] for document in self._days.find({"_id": {"$in": list(updates)}}, {"_id": 1})}
-        missing = [each for each in updates if each not in there]  # the others were added by an earlier copy
-        for each in missing:
-            self._make(each)
+        missing = [key for key in updates if key not in there]  # the others were added by an earlier copy
+        for key in missing:
+            self._make(key)
         if missing:
-            self._written([updates[each] for each in missing])
+            self._written([updates[key] for key in missing])
 
     def _written(self, updates: list[UpdateOne]) -> int:
         """Return how many documents were found; damaged ones, in which nothing can be counted, among them."""
@@ -185,7 +185,7 @@ class HistoryStore:
         """Return the counts of each hour of these days."""
         wanted = {"day": 1, **{f"hours.{hour}.total": 1 for hour in _HOURS}}
         found = readable(self._days, self._between(subject, first, last, wanted), _hours)
-        return {at: counted for each in found for at, counted in each.items()}
+        return {at: counted for part in found for at, counted in part.items()}
 
     def days(self, subject: HistorySubject, first: datetime, last: datetime) -> dict[datetime, Document]:
         """Return the counts of each of these days."""
@@ -230,7 +230,9 @@ class HistoryStore:
         """Remove the oldest days and months of too many, as :func:`keep_newest`; return how many."""
         with translated():
             # failpoint history.trim
-            return sum(keep_newest(each, "remove_at", most) for each in (self._days, self._months))
+            return sum(
+                keep_newest(collection, "remove_at", most) for collection in (self._days, self._months)
+            )
 
     def _into_month(self, subject: HistorySubject, began: datetime, total: Mapping[str, int]) -> None:
         month = began.replace(day=1)
@@ -308,22 +310,22 @@ def read_day(stored: Document) -> None:
 
 def read_month(stored: Document) -> tuple[datetime, dict[str, int]]:
     """Read the sum of a month."""
-    return _DATE(stored["month"]), _sum([_plain(each) for each in field(stored, "days", MAP).values()])
+    return _DATE(stored["month"]), _sum([_plain(day) for day in field(stored, "days", MAP).values()])
 
 
 def _updates(writer: str, number: int, counted: Iterable[MinuteCounts]) -> dict[str, UpdateOne]:
     """Return one update for each document; it adds nothing if it was carried out before."""
     added: dict[str, dict[str, int]] = {}
     most: dict[str, dict[str, int]] = {}
-    for each in counted:
-        when = date(each.minute * 60)
-        document = _id(each.subject, when)
+    for part in counted:
+        when = date(part.minute * 60)
+        document = _id(part.subject, when)
         hour = f"hours.{when:%H}"
         sums, highest = added.setdefault(document, {}), most.setdefault(document, {})
         for place in ("total", f"{hour}.total", f"{hour}.minutes.{when:%M}"):
-            for name, count in each.added.items():
+            for name, count in part.added.items():
                 sums[f"{place}.{name}"] = sums.get(f"{place}.{name}", 0) + count
-            for name, count in each.most.items():
+            for name, count in part.most.items():
                 highest[f"{place}.{name}"] = max(highest.get(f"{place}.{name}", 0), count)
     return {
         document: UpdateOne(

@@ -97,9 +97,9 @@ class Inspector:
         """
         rows: list[Document] = []
         with translated():
-            for each in self._first(queue, state, limit, now, () if first is None else _IN_PART):
-                rows.append(_cut(shown(each, state), first))
-                weight = _weight(each)
+            for document in self._first(queue, state, limit, now, () if first is None else _IN_PART):
+                rows.append(_cut(shown(document, state), first))
+                weight = _weight(document)
                 most_bytes -= weight
                 if most_bytes < 0:
                     break
@@ -157,6 +157,6 @@ def _weight(stored: Document) -> int:
     """Return about how many bytes of a payload would cost as much."""
     plain = [stored.get(name) for name in ("payload", "result")]
     dear: Document = {name: stored[name] for name in ("headers", "errors", "raw_headers") if name in stored}
-    size = sum(len(each) for each in plain if isinstance(each, bytes | str))
+    size = sum(len(value) for value in plain if isinstance(value, bytes | str))
     # A byte of headers and errors costs as much more than one of a payload
     return size + (8 * len(bson.encode(dear)) if dear else 0)

@@ -93,7 +93,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, DatetimeMS):  # before the year 1 or after 9999
         return int(value) / 1000
     if isinstance(value, list):
-        return [plain(each) for each in value]
+        return [plain(item) for item in value]
     if isinstance(value, dict):
-        return {str(key): plain(each) for key, each in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     return str(value)

@@ -38,7 +38,10 @@ def measure(database: Documents) -> list[Measured]:
         names = database.list_collection_names()
         left = sum(name.startswith((PUT_ASIDE, EMPTY)) for name in names)
         own = sorted(name for name in names if not name.startswith((*PREFIXES, "system.")))
-        return [Measured(LEFT, left, 0, None), *(_measured(durable(database), each) for each in own)]
+        return [
+            Measured(LEFT, left, 0, None),
+            *(_measured(durable(database), collection) for collection in own),
+        ]
 
 
 def disk_of(database: Documents) -> Disk:

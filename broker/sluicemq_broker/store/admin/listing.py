@@ -130,7 +130,7 @@ class Listing:
                     break
         last = found[limit - 1] if len(found) > limit else None
         place = None if last is None else _in_line(last) if state == State.WAITING else _place(last, sort)
-        return JobPage([_row(each, state) for each in found[:limit]], place)
+        return JobPage([_row(document, state) for document in found[:limit]], place)
 
     def ended(
         self, queue: str, state: str, choice: DeadLetters, limit: int, after: Place | None, now: float
@@ -152,14 +152,14 @@ class Listing:
             last = found[limit - 1]
             place = _Ended(last["ended_at"], last["_id"])
         next_ = None if place is None else [_milliseconds(place.at), place.job_id]
-        return JobPage([_row(each, state) for each in found[:limit]], next_)
+        return JobPage([_row(document, state) for document in found[:limit]], next_)
 
     def with_ids(self, queue: str, beginning: str, limit: int, now: float) -> JobPage:
         """Return jobs of any state whose id begins so, by their ids."""
         these = {"_id": {"$gte": beginning, "$lt": beginning + "\U0010ffff"}}
         with translated():
             found = self._jobs(queue).find(these, _SHOWN, hint=BY_ID).sort("_id", 1).limit(limit)
-            return JobPage([_row(each, state_at(each, now)) for each in found], None)
+            return JobPage([_row(document, state_at(document, now)) for document in found], None)
 
     def count(self, queue: str, choice: DeadLetters, now: float, known: int | None = None) -> HowMany:
         """Return how many dead letters a choice has; ``known``: about how many there are in all, if known."""

@@ -90,7 +90,9 @@ class LoginStore:
             put(
                 {
                     "name": (stored or {}).get("name") or secrets.token_hex(4),
-                    "secrets": [{"secret": each.secret, "made_at": date(each.made_at)} for each in made],
+                    "secrets": [
+                        {"secret": secret.secret, "made_at": date(secret.made_at)} for secret in made
+                    ],
                 }
             )
 

@@ -197,7 +197,7 @@ def read_principal(stored: Document) -> PrincipalRecord:
     limits = {key: rule(given[key]) for key, rule in LIMITS.items() if given.get(key) is not None}
     return PrincipalRecord(
         name=name,
-        keys=tuple(_read_key(each) for each in field(stored, "keys", LIST)),
+        keys=tuple(_read_key(key) for key in field(stored, "keys", LIST)),
         permissions=Permissions.read(field(stored, "permissions", MAP)),
         tenant=None if tenant is None else _TENANT(tenant),
         **limits,

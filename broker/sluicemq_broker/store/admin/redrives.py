@@ -129,8 +129,8 @@ class _Windows:
         """Yield id and bytes of those that can be redriven, up to the limit; count the others as left."""
         room = sys.maxsize if self._choice.limit is None else self._choice.limit
         for window in self._windows:
-            self._refuse(each.id for each in window if each.in_part)
-            whole = [(each.id, each.bytes) for each in window if not each.in_part][:room]
+            self._refuse(job.id for job in window if job.in_part)
+            whole = [(job.id, job.bytes) for job in window if not job.in_part][:room]
             room -= len(whole)
             self._redriven.left += len(window) - len(whole)
             yield whole
@@ -140,9 +140,9 @@ class _Windows:
                 return
 
     def _refuse(self, ids: Iterable[str]) -> None:
-        for each in islice(ids, max(0, _NAMED - len(self._redriven.refused))):
-            self._redriven.refused[str(each)] = BadFramesError(
-                f"{each!r} never was a job: its message is kept in part, or can't be read"
+        for job_id in islice(ids, max(0, _NAMED - len(self._redriven.refused))):
+            self._redriven.refused[str(job_id)] = BadFramesError(
+                f"{job_id!r} never was a job: its message is kept in part, or can't be read"
             )
 
 

@@ -132,7 +132,7 @@ class Removals(Operations):
         room = sys.maxsize if choice.limit is None else choice.limit
         with translated():
             for window in search_windows(jobs, choice, now, size, looked):
-                ids = [each.id for each in window[:room]]
+                ids = [job.id for job in window[:room]]
                 room -= len(ids)
                 dead = {"_id": {"$in": ids}, "state": State.DEAD, "ended_at": {"$lte": date(now)}}
                 # failpoint jobs.discard
@@ -212,9 +212,9 @@ class Removals(Operations):
         with translated():
             found = list(all_put_aside(self.database))
             spared = under_way() if found else ()
-            for each in (each for each in found if token_of(each) not in spared):
+            for document in (document for document in found if token_of(document) not in spared):
                 # failpoint queues.resume_drop
-                for _ in islice(dropping_put_aside(each, now, self._parents, size), most):
+                for _ in islice(dropping_put_aside(document, now, self._parents, size), most):
                     pass
             drop_left_over(self.database, now)
             forget_removed(self.database, now)

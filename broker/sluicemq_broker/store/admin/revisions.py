@@ -175,6 +175,6 @@ class Follower(Generic[Read]):
         complete = all_of_them or self.revision is None or now - self._read_at > _TOO_LONG
         found = list(self._store.read(None if complete else self.revision))
         before = 0 if complete else self.revision or 0  # the collection may be another one since
-        self.revision = max([before, *(each.revision for each in found)])
+        self.revision = max([before, *(record.revision for record in found)])
         self._read_at = now
         return found, complete

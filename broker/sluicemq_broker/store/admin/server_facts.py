@@ -35,7 +35,7 @@ _FIXED_UNTIL: Final = {
 
 def fixed_until(version: str, now: float) -> str:
     """Return the month in which the last fixes of a version of MongoDB came; "" if it still gets some."""
-    month = next((month for each, month in _FIXED_UNTIL.items() if version.startswith(f"{each}.")), "")
+    month = next((month for release, month in _FIXED_UNTIL.items() if version.startswith(f"{release}.")), "")
     return month if month and month < time.strftime("%Y-%m", time.gmtime(now)) else ""
 
 

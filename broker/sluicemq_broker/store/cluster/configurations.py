@@ -73,7 +73,7 @@ class ConfigurationStore:
         """Return all live brokers, by name; of several leases of one the latest."""
         with translated():
             found = self._leases.find({"state": "live"}).sort("started_at", 1)
-            said = {each.broker: each for each in readable(self._leases, found, _said)}
+            said = {row.broker: row for row in readable(self._leases, found, _said)}
         return [said[name] for name in sorted(said)]
 
     def read(self, digests: Iterable[str]) -> dict[str, Tables]:

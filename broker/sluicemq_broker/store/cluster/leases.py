@@ -173,7 +173,7 @@ def read_broker(stored: Document) -> Seen:
     since = field(stored, "started_at", DATE)
     seen = field(stored, "seen_at", DATE, since)  # an older version's has none
     ended = field(stored, "ended_at", DATE) if field(stored, "state", TEXT) == _Lease.DEAD else None
-    first, last = (COUNT(each) for each in field(stored, "reads", LIST, READ_BEFORE))
+    first, last = (COUNT(number) for number in field(stored, "reads", LIST, READ_BEFORE))
     return Seen(
         field(stored, "name", TEXT), since, seen, ended, field(stored, "version", TEXT, ""), (first, last)
     )

@@ -127,13 +127,13 @@ class LimitStore:
         may take some between them. A tenant that many others took from meanwhile is left out: its tokens are
         lost, as those of a lost reply.
         """
-        steps = {each: _taking(count, rate, burst, now, owner, number) for each, count in wanted.items()}
+        steps = {name: _taking(count, rate, burst, now, owner, number) for name, count in wanted.items()}
         with translated():
             if not self._indexed:
                 # failpoint limits.prepare
                 self._limits.create_indexes([_REMOVAL], **by_majority(self._limits))
                 self._indexed = True
-            writes = [UpdateOne({"_id": self._of(each)}, step, upsert=True) for each, step in steps.items()]
+            writes = [UpdateOne({"_id": self._of(name)}, step, upsert=True) for name, step in steps.items()]
             try:
                 # failpoint limits.take_each
                 self._limits.bulk_write(writes, ordered=False)

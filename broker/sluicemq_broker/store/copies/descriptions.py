@@ -32,7 +32,7 @@ class Description(NamedTuple):
     def read(cls, database: str, text: bytes) -> Self:
         """Read a file of metadata; raises ValueError, KeyError or TypeError for one that is none."""
         found: dict[str, Any] = json_util.loads(text.decode())
-        indexes = tuple(dict(each) for each in found["indexes"])
+        indexes = tuple(dict(index) for index in found["indexes"])
         return cls(database, found["collectionName"], found["uuid"], dict(found["options"]), indexes)
 
     def text(self) -> bytes:

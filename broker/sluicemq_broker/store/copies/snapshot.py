@@ -55,11 +55,11 @@ class BackupSnapshot:
     def taken(self) -> Iterator[Sequence[Description]]:
         """Fix the moment; yields the collections."""
         with _judged(self._window):
-            self._before = {each.uuid for each in self._listed()}
+            self._before = {collection.uuid for collection in self._listed()}
             with self._client.start_session(snapshot=True) as self._session:
                 self._window.begin()
                 self._client[self._databases[0]]["meta"].find_one({}, session=self._session)
-                found = [self._described(each) for each in self._listed()]
+                found = [self._described(collection) for collection in self._listed()]
                 yield found
 
     def batches(self, each: Description) -> Iterator[bytes]:

@@ -147,9 +147,9 @@ class StreamStore:
         with translated():
             query = self._segments.find({"ids": {"$in": list(wanted)}}, OUTLINE, hint=_IDS_INDEX)
             for segment in readable(self._segments, query.sort("_id", 1), segment_of):
-                for each, place in zip(segment.ids, segment.places, strict=True):
-                    if each in wanted:
-                        found[each] = segment.first + place, segment.at
+                for message_id, place in zip(segment.ids, segment.places, strict=True):
+                    if message_id in wanted:
+                        found[message_id] = segment.first + place, segment.at
         return found
 
     def has_between(self, ranges: Iterable[tuple[str, str]]) -> bool:
@@ -179,8 +179,8 @@ class StreamStore:
             head = self.head()  # after the read: from ``removed`` on each segment is the first in its place
             real = [document for document in found if document["_id"] >= head.removed]
             sound = list(readable(self._segments, real, segment_of))
-            kept = [each for each in sound if each.next > head.first]
-            segments = joined([each for each in kept if self._is_whole(each)])
+            kept = [segment for segment in sound if segment.next > head.first]
+            segments = joined([segment for segment in kept if self._is_whole(segment)])
             if not segments and head.first > first:  # all that was read is no longer kept, not removed yet
                 first = head.first
             elif not segments and real and more:  # all that was read is damaged: others may be behind it
@@ -342,11 +342,11 @@ class StreamStore:
 
         So writers and searches step over it, and readers hear that its messages are gone.
         """
-        for each in found:
-            segment = read_or_damaged(self._segments, each, segment_of)
+        for document in found:
+            segment = read_or_damaged(self._segments, document, segment_of)
             if isinstance(segment, Damaged):
                 ASIDE.note(segment)
-                segment = stand_in(each, before)
+                segment = stand_in(document, before)
             before = Tail(segment.next, segment.at, segment.total)
             yield segment
 

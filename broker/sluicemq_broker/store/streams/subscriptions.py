@@ -114,8 +114,8 @@ class SubscriptionStore:
         damaged = False
         begins = {"_id": {"$gte": f"{stream}/", "$lt": f"{stream}0"}}  # a stroke, and what follows it
         with translated():
-            for each in self._subscriptions.find(begins):
-                one = read_or_damaged(self._subscriptions, each, read_subscription)
+            for document in self._subscriptions.find(begins):
+                one = read_or_damaged(self._subscriptions, document, read_subscription)
                 if isinstance(one, Damaged):
                     ASIDE.note(one)
                     damaged = True
@@ -277,7 +277,7 @@ def read_subscription(stored: Document) -> Subscription:
         field(stored, "watermark", COUNT),
         field(stored, "fence", COUNT),
         field(stored, "kind", TEXT, None),
-        None if holder is None else Holder(*(field(holder, each, TEXT) for each in Holder.__slots__)),
+        None if holder is None else Holder(*(field(holder, slot, TEXT) for slot in Holder.__slots__)),
         field(stored, "held_at", DATE, None),
         field(stored, "marked_at", DATE, None),
         field(stored, "used_at", DATE, None),
