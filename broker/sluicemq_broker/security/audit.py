@@ -37,8 +37,6 @@ MOST_COUNTED: Final = 1000
 #: Acts that wait in memory while MongoDB does not answer, at most; records in one statement.
 MOST_UNWRITTEN: Final = 10_000
 _AT_ONCE: Final = 200
-#: Characters of the id of a key.
-_KEY_ID: Final = 12
 #: Records that are written until the next look at how many there are.
 TRIMMED_AFTER: Final = 10_000
 
