@@ -20,6 +20,7 @@ from sluicemq import Client, Subscription
 from support import durations, ports
 from support.forked_broker import nursery
 from support.long_forms import longer
+from support.own_queue import OwnQueue, own_queue, quick_broker
 from support.processes import Processes
 from support.redis_server import RedisServer
 from support.session_mongodb import GIVEN, session_mongodb
@@ -173,6 +174,24 @@ def broker(shared: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
     yield shared
     shared.close_sockets()
     assert "Traceback" not in shared.process.log_text()
+
+
+@pytest.fixture(scope="module")
+def shared_broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
+    """The broker of a file's tests that need no more than a queue of their own.
+
+    Of a file's, for it looks often: with the queues of a hundred tests it and MongoDB would take a third of a
+    processor for as long as the session lasts.
+    """
+    with quick_broker(mongo_uri) as broker:
+        yield broker
+
+
+@pytest.fixture
+def jobs(shared_broker: BrokerUnderTest) -> Iterator[OwnQueue]:
+    """A new queue at that broker, and the library for it."""
+    with own_queue(shared_broker) as jobs:
+        yield jobs
 
 
 @pytest.fixture

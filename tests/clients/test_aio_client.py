@@ -6,7 +6,6 @@ import asyncio
 import gc
 import inspect
 import warnings
-from collections.abc import Iterator
 from typing import assert_type
 
 import pytest
@@ -18,21 +17,7 @@ from sluicemq.aio import Client, Producer
 from sluicemq.namespaces.namespace import Namespace
 from sluicemq.protocol import wire
 from sluicemq.protocol.rows import OperationRow, QueueRow
-from support.broker_under_test import BrokerUnderTest
-from support.own_queue import OwnQueue, own_queue, quick_broker
-
-
-@pytest.fixture(scope="module")
-def shared_broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
-    with quick_broker(mongo_uri) as broker:
-        yield broker
-
-
-@pytest.fixture
-def jobs(shared_broker: BrokerUnderTest) -> Iterator[OwnQueue]:
-    with own_queue(shared_broker) as jobs:
-        yield jobs
-
+from support.own_queue import OwnQueue
 
 #: What asyncio has another way to do: a Worker.
 NOT_HERE = {"jobs.reserve", "jobs.pop"}

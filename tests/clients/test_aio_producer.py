@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import warnings
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,20 +12,7 @@ from clients.scripted_broker import SECONDS, SILENCE, Received, ScriptedBroker
 from sluicemq import BadQueueError, QueueFullError, TimeoutError, Worker
 from sluicemq.aio import Producer
 from sluicemq.protocol import wire
-from support.broker_under_test import BrokerUnderTest
-from support.own_queue import OwnQueue, own_queue, quick_broker
-
-
-@pytest.fixture(scope="module")
-def shared_broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
-    with quick_broker(mongo_uri) as broker:
-        yield broker
-
-
-@pytest.fixture
-def jobs(shared_broker: BrokerUnderTest) -> Iterator[OwnQueue]:
-    with own_queue(shared_broker) as jobs:
-        yield jobs
+from support.own_queue import OwnQueue
 
 
 def ids(message: Received) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,21 +11,8 @@ from sluicemq import BadStreamError, Batch, ConflictError, HeldError, Start, Tim
 from sluicemq import Subscription as SubscriptionOfThreads
 from sluicemq.aio import Publisher, Reader, Subscription
 from sluicemq.protocol import wire
-from support.broker_under_test import BrokerUnderTest
-from support.own_queue import SECONDS, OwnQueue, own_queue, quick_broker
+from support.own_queue import SECONDS, OwnQueue
 from support.waiting import wait_until
-
-
-@pytest.fixture(scope="module")
-def shared_broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
-    with quick_broker(mongo_uri) as broker:
-        yield broker
-
-
-@pytest.fixture
-def jobs(shared_broker: BrokerUnderTest) -> Iterator[OwnQueue]:
-    with own_queue(shared_broker) as jobs:
-        yield jobs
 
 
 async def publish(jobs: OwnQueue, count: int) -> None:

@@ -9,7 +9,6 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,22 +16,9 @@ import pytest
 from sluicemq import Forward, Reject, Requeue, Retry
 from sluicemq import Job as JobOfThreads
 from sluicemq.aio import Job, Producer, Worker
-from support.broker_under_test import BrokerUnderTest
-from support.own_queue import SECONDS, OwnQueue, own_queue, quick_broker
+from support.own_queue import SECONDS, OwnQueue
 from support.traces import id_of, parent_of, traced
 from support.waiting import wait_until
-
-
-@pytest.fixture(scope="module")
-def shared_broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
-    with quick_broker(mongo_uri) as broker:
-        yield broker
-
-
-@pytest.fixture
-def jobs(shared_broker: BrokerUnderTest) -> Iterator[OwnQueue]:
-    with own_queue(shared_broker) as jobs:
-        yield jobs
 
 
 async def until_set(event: asyncio.Event) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Iterator
 from secrets import token_hex
 from typing import Any
 
@@ -15,21 +14,8 @@ from sluicemq import BadFramesError, Client, NotFoundError, Publisher, Subscript
 from sluicemq._deprecated import OLD_NAMES
 from sluicemq.namespaces.namespace import Namespace
 from sluicemq.protocol import wire
-from support.broker_under_test import BrokerUnderTest
-from support.own_queue import LONG, SECONDS, OwnQueue, own_queue, quick_broker
+from support.own_queue import LONG, SECONDS, OwnQueue
 from support.waiting import TIMEOUT, wait_until
-
-
-@pytest.fixture(scope="module")
-def shared_broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
-    with quick_broker(mongo_uri) as broker:
-        yield broker
-
-
-@pytest.fixture
-def jobs(shared_broker: BrokerUnderTest) -> Iterator[OwnQueue]:
-    with own_queue(shared_broker) as jobs:
-        yield jobs
 
 
 @pytest.fixture

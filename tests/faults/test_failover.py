@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any, Self
+from typing import Self
 
 import pytest
-from pymongo import MongoClient
 
-from sluicemq import Batch, Client, Job, Producer, Publisher, Reader, Subscription, Worker
+from sluicemq import Client, Job, Producer, Worker
 from support.broker_process import BrokerProcess
 from support.waiting import TIMEOUT, wait_until
 
@@ -20,7 +18,6 @@ pytestmark = pytest.mark.full
 
 #: A frozen broker is noticed by its silence.
 SETTINGS = {"broker": {"lease": 3.0, "heartbeat": 0.3, "silence": 2.0}}
-QUEUE = "work"
 
 Brokers = list[BrokerProcess]
 
@@ -35,108 +32,8 @@ def endpoints(brokers: Brokers) -> list[str]:
     return [each.doors["smq"] for each in brokers]
 
 
-def at(brokers: Brokers, endpoint: str) -> BrokerProcess:
-    return next(each for each in brokers if each.doors["smq"] == endpoint)
-
-
-def kill(broker: BrokerProcess) -> None:
-    broker.kill()
-
-
-def freeze(broker: BrokerProcess) -> None:
-    broker.send_signal(signal.SIGSTOP)
-
-
 def stop(broker: BrokerProcess) -> None:
     assert broker.terminate() == 0
-
-
-@pytest.mark.parametrize("fault", [kill, freeze, stop])
-def test_pushes_results_and_questions_go_on_at_the_other_broker(
-    mongo_uri: str, database: str, two: Brokers, fault: Callable[[BrokerProcess], None]
-) -> None:
-    with (
-        Producer(endpoint=endpoints(two)) as producer,
-        Client(timeout=TIMEOUT, endpoint=endpoints(two)) as client,
-    ):
-        receipts = [producer.push("first", b"%d" % number) for number in range(2000)]
-        reply = producer.submit("asked", b"x")
-        reply.receipt.wait(TIMEOUT)
-        lost = at(two, producer.connected_to)
-        receipts += [producer.push("first", b"%d" % number) for number in range(2000, 4000)]
-
-        fault(lost)
-
-        receipts += [producer.push("first", b"%d" % number) for number in range(4000, 6000)]
-        for receipt in receipts:
-            receipt.wait(TIMEOUT)
-        (other,) = [each for each in two if each is not lost]
-        with Worker("asked", lambda job: job.payload + b"!", endpoint=other.doors["smq"]):
-            assert reply.result(TIMEOUT) == b"x!"
-        assert client.queues.get("first").ready == len(receipts)
-        assert producer.connected_to == other.doors["smq"]
-    with MongoClient[dict[str, Any]](mongo_uri) as mongo:
-        stored = mongo[database]["queue.first"].find({}, {"_id": 1}).sort("seq")
-        assert sorted(each["_id"] for each in stored) == [receipt.id for receipt in receipts]
-
-
-@pytest.mark.parametrize("fault", [kill, stop])
-def test_messages_of_a_stream_are_published_read_and_worked_on_once_each(
-    two: Brokers, fault: Callable[[BrokerProcess], None]
-) -> None:
-    seen: list[bytes] = []
-
-    def note(batch: Batch) -> None:
-        seen.extend(message.payload for message in batch)
-
-    wanted = [b"%d" % number for number in range(1000)]
-    with Publisher(endpoint=endpoints(two)) as maker:
-        maker.publish("s", "topic", wanted[0]).wait(TIMEOUT)
-    with (
-        Publisher(endpoint=endpoints(two)) as publisher,
-        Reader("s", follow=True, endpoint=endpoints(two)) as reader,
-        Subscription("s", "all", note, endpoint=endpoints(two)),
-    ):
-        for payload in wanted[1:400]:
-            publisher.publish("s", "topic", payload)
-        publisher.flush(TIMEOUT)
-        wait_until(lambda: len(seen) >= 400, what="the first messages")
-        lost = at(two, publisher.connected_to)
-        for payload in wanted[400:700]:
-            publisher.publish("s", "topic", payload)
-
-        fault(lost)
-
-        for payload in wanted[700:]:
-            publisher.publish("s", "topic", payload)
-        publisher.flush(TIMEOUT)
-        read: list[bytes] = []
-        while len(read) < len(wanted):
-            message = reader.read(TIMEOUT)
-            assert message
-            read.append(message.payload)
-        wait_until(lambda: wanted[-1] in seen, what="the last message")
-    assert read == wanted
-    if fault is stop:  # the holder marks its batch and lets go
-        assert seen == wanted
-    else:
-        assert sorted(set(seen), key=int) == wanted
-
-
-def test_both_brokers_die_and_one_comes_back(two: Brokers) -> None:
-    with (
-        Producer(endpoint=endpoints(two)) as producer,
-        Client(timeout=TIMEOUT, endpoint=endpoints(two)) as client,
-    ):
-        producer.push("q", b"first").wait(TIMEOUT)
-        client.ping()
-        for each in two:
-            each.kill()
-        receipt = producer.push("q", b"second")
-        two[1].restart()
-        receipt.wait(TIMEOUT)
-        client.ping()
-        assert client.connected_to == two[1].doors["smq"]
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(4, marks=pytest.mark.full)])

@@ -2,65 +2,28 @@
 
 from __future__ import annotations
 
-import signal
 import socket as sockets
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
-import zmq
 from pymongo import MongoClient
 
-from faults.proxied import ProxiedBroker, RawClient, SharedQueue, shared_queue, wait_quiet
+from faults.proxied import RawClient, shared_queue
 from faults.replica_set import ReplicaSet
 from sluicemq import Client, Producer
 from support.broker_process import BrokerProcess
 from support.broker_under_test import ANY_PORT
 from support.long_forms import long
 from support.raw_sockets import shake_hands
-from support.waiting import TIMEOUT, wait_until
+from support.waiting import wait_until
 
 #: By default test_every_failpoint kills brokers at statements, and test_chaos_short everything at once.
 pytestmark = pytest.mark.full
 
 full = pytest.mark.full
 LARGE, JOBS, DEAF = 48 * 2**10, 600, 2
-MOST = 100_000
-#: Counters of verdicts that changed nothing: known here to be late, or as MongoDB said.
-TOO_LATE = ("late_verdicts", "uncommitted")
-
-
-# ------------------------------------------------------------------ asked at one, worked on at the other
-
-
-@pytest.mark.parametrize("headers", [b"", b'{"id": "asked"}'], ids=["without an id", "with an id"])
-@pytest.mark.parametrize("rounds", [5, pytest.param(100, marks=full)])
-def test_a_question_that_is_worked_on_at_another_broker_gets_its_result(
-    mongo_uri: str, headers: bytes, rounds: int
-) -> None:
-    with shared_queue(mongo_uri, queue="default") as shared, zmq.Context() as context:
-        worker = plain(context, zmq.REP, shared.b.process.doors["rep"])
-        for number in range(rounds):
-            question, answer = b"question %d" % number, b"answer %d" % number
-            asker = plain(context, zmq.REQ, shared.a.process.doors["req"])
-            named = headers.replace(b"asked", b"asked %d" % number)
-            asker.send_multipart([b"", named, question] if headers else [question])
-            assert worker.recv() == question
-            worker.send(answer)
-            assert asker.recv_multipart() == [answer]
-            asker.close()
-        worker.close()
-
-
-def plain(context: zmq.Context[zmq.Socket[bytes]], kind: int, address: str) -> zmq.Socket[bytes]:
-    made = context.socket(kind)
-    made.linger = 0
-    made.rcvtimeo = int(TIMEOUT * 1000)
-    made.connect(address)
-    return made
 
 
 # ------------------------------------------------------------------ PULL workers that do not read
@@ -167,103 +130,3 @@ def running_jobs_stay(holder: RawClient, idle: RawClient, seconds: float) -> Non
 
 
 # ------------------------------------------------------------------ a broker that is stopped for two leases
-
-
-@full
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("after", [100, 150, 200])
-def test_a_broker_that_is_stopped_until_it_is_dead_commits_nothing_that_others_have(
-    mongo_uri: str, after: int
-) -> None:
-    prefetch, dead, answered = 50, threading.Event(), threading.Event()
-
-    def work_at_first() -> None:
-        if len(at_first) > after:
-            dead.wait(4 * TIMEOUT)
-
-    def work_at_second() -> None:
-        answered.wait(4 * TIMEOUT)
-
-    with (
-        shared_queue(mongo_uri, queue="default", lease=3.0) as shared,
-        shared.working(shared.a, prefetch, work=work_at_first) as at_first,
-        Pushing(shared.b.endpoint) as pushing,
-    ):
-        # Given a broker that is stopped, whose worker is at a job and has been given more
-        wait_until(lambda: len(at_first) > after, what="work at the first broker")
-        wait_until(lambda: len(held_by(shared, shared.a)) >= prefetch, what="more than it can do at once")
-        stop(shared.a.process)
-        wait_quiet(lambda: len(held_by(shared, shared.a)), 0.5)  # a commit may have been on its way
-        held = held_by(shared, shared.a)
-        with shared.working(shared.b, MOST, work=work_at_second) as at_second:
-            # When another has all that, and it goes on, as its worker has done it, too
-            wait_until(lambda: held <= held_by(shared, shared.b), what="its end, and its jobs at the second")
-            dead.set()
-            wait_quiet(at_first.total, 1)
-            given = set(at_first)
-            shared.a.process.send_signal(signal.SIGCONT)
-            wait_until(lambda: any(map(shared.a.counter, TOO_LATE)), what="the verdicts that come too late")
-            # Then the other has it still, and commits it
-            assert held <= held_by(shared, shared.b)
-            answered.set()
-            wait_until(lambda: held <= set(at_second), what="the jobs of the first at the second")
-        assert not any(map(shared.b.counter, TOO_LATE))
-        # and it works again, under another id
-        before = len(at_first)
-        wait_until(lambda: len(at_first) > before, what="work at the first broker again")
-        pushing.stop()
-        shared.wait_empty()
-        together = at_first + at_second
-        assert set(together) == set(pushing.pushed)
-        # What its worker had been given when it was stopped was done twice, and nothing else.
-        assert max(together.values()) == 2
-        assert {payload for payload, count in together.items() if count > 1} == held & given
-
-
-def stop(broker: BrokerProcess) -> None:
-    """SIGSTOP, and wait until no thread of it runs."""
-    broker.send_signal(signal.SIGSTOP)
-    threads = Path(f"/proc/{broker.pid}/task")
-    wait_until(lambda: all(_stopped(each) for each in threads.iterdir()), what="the stop of a broker")
-
-
-def _stopped(thread: Path) -> bool:
-    # "pid (name) state ...", and the name may have spaces and brackets
-    return (thread / "stat").read_text().rpartition(")")[2].split()[0] == "T"
-
-
-def held_by(shared: SharedQueue, broker: ProxiedBroker) -> set[bytes]:
-    """The payloads of the jobs that lie reserved under the owner ids of this broker."""
-    name = f"{sockets.gethostname()}:{broker.process.pid}"
-    owners = [each["_id"] for each in shared.database["owners"].find({"name": name})]
-    assert owners, f"no lease has the name {name}"
-    return {
-        bytes(each["payload"]) for each in shared.jobs.find({"state": "reserved", "owner": {"$in": owners}})
-    }
-
-
-class Pushing:
-    """A producer that pushes without pause, until it is stopped and all is confirmed."""
-
-    def __init__(self, endpoint: str) -> None:
-        self.pushed: list[bytes] = []
-        self._endpoint = endpoint
-        self._enough = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def stop(self) -> None:
-        self._enough.set()
-        self._thread.join(60)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def _run(self) -> None:
-        with Producer(endpoint=self._endpoint) as producer:
-            while not self._enough.wait(0.001):
-                self.pushed.append(b"%d" % len(self.pushed))
-                producer.push("default", self.pushed[-1])

@@ -10,10 +10,12 @@ import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
+from integration.explained_plans import Explainer
+from sluicemq import Client
 from sluicemq_broker.store import Inspector, QueueStore, collection, connect
+from support.broker_process import BrokerProcess
 from support.broker_under_test import BrokerUnderTest
 from support.jobs import ChangesAtOnce
-from support.own_queue import OwnQueue, own_queue, quick_broker
 
 
 @pytest.fixture(scope="session")
@@ -66,18 +68,15 @@ def inspector(documents: Database[dict[str, Any]]) -> Inspector:
 
 
 @pytest.fixture(scope="module")
-def shared_broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
-    """The broker of a file's tests that need no more than a queue of their own.
-
-    Of a file's, for it looks often: with the queues of a hundred tests it and MongoDB would take a third of a
-    processor for as long as the session lasts.
-    """
-    with quick_broker(mongo_uri) as broker:
-        yield broker
+def explainer(mongo_uri: str) -> Iterator[Explainer]:
+    """The plans of what clients with this listener have asked MongoDB."""
+    listener = Explainer(mongo_uri)
+    yield listener
+    listener.close()
 
 
 @pytest.fixture
-def jobs(shared_broker: BrokerUnderTest) -> Iterator[OwnQueue]:
-    """A new queue at that broker, and the library for it."""
-    with own_queue(shared_broker) as jobs:
-        yield jobs
+def client(broker: BrokerProcess | BrokerUnderTest) -> Iterator[Client]:
+    """The library at the broker that a file's tests have."""
+    with Client(endpoint=broker.doors["smq"]) as client:
+        yield client

@@ -83,12 +83,6 @@ def broker(mongo_uri: str) -> Iterator[BrokerProcess]:
 
 
 @pytest.fixture
-def client(broker: BrokerProcess) -> Iterator[Client]:
-    with Client(endpoint=broker.doors["smq"]) as client:
-        yield client
-
-
-@pytest.fixture
 def smq(broker: BrokerProcess) -> Iterator[Smq]:
     with zmq.Context() as context, context.socket(zmq.DEALER) as plain:
         plain.linger = 0

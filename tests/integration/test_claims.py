@@ -27,12 +27,6 @@ def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
 
 
 @pytest.fixture
-def client(broker: BrokerUnderTest) -> Iterator[Client]:
-    with Client(endpoint=broker.doors["smq"]) as client:
-        yield client
-
-
-@pytest.fixture
 def queue(broker: BrokerUnderTest) -> str:
     name = token_hex(6)
     broker.make(name)

@@ -38,13 +38,6 @@ PRIORITIES, RESERVED, ENDED = 10, 1_500, 2_000
 OWNERS = ("one", "two", "three")
 
 
-@pytest.fixture(scope="module")
-def explainer(mongo_uri: str) -> Iterator[Explainer]:
-    listener = Explainer(mongo_uri)
-    yield listener
-    listener.close()
-
-
 @pytest.fixture(scope="module", params=[20_000, long(1_000_000)])
 def crowded(mongo_uri: str, explainer: Explainer, request: pytest.FixtureRequest) -> Iterator[QueueStore]:
     """So many jobs, half of them delayed, of ten priorities; 1,500 reserved and 2,000 ended beside them."""

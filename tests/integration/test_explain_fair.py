@@ -23,13 +23,6 @@ FLOOD, LATER, PRIORITIES = 40, 10, 3  # parts of all jobs
 SMALL = 20
 
 
-@pytest.fixture(scope="module")
-def explainer(mongo_uri: str) -> Iterator[Explainer]:
-    listener = Explainer(mongo_uri)
-    yield listener
-    listener.close()
-
-
 @pytest.fixture(scope="module", params=[10_000, pytest.param(1_000_000, marks=pytest.mark.full)])
 def flooded(mongo_uri: str, explainer: Explainer, request: pytest.FixtureRequest) -> Iterator[QueueStore]:
     """Four fifths are the flood's, one fifth is delayed; twenty have some jobs, of three priorities."""

@@ -38,13 +38,6 @@ FEW = 10
 
 
 @pytest.fixture(scope="module")
-def explainer(mongo_uri: str) -> Iterator[Explainer]:
-    listener = Explainer(mongo_uri)
-    yield listener
-    listener.close()
-
-
-@pytest.fixture(scope="module")
 def queues(mongo_uri: str, explainer: Explainer) -> Iterator[tuple[QueueStore, QueueStore]]:
     """Two crowded queues."""
     name = f"test_{token_hex(6)}"

@@ -28,13 +28,6 @@ EACH, HEADLESS = 10, 50
 AT_ONCE = 256
 
 
-@pytest.fixture(scope="module")
-def explainer(mongo_uri: str) -> Iterator[Explainer]:
-    listener = Explainer(mongo_uri)
-    yield listener
-    listener.close()
-
-
 @pytest.fixture(scope="module", params=[4_000, pytest.param(100_000, marks=pytest.mark.full)])
 def groups(request: pytest.FixtureRequest) -> int:
     count: int = request.param

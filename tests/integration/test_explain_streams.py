@@ -22,13 +22,6 @@ MESSAGES = 10_000_000
 PACE = 1000.0
 
 
-@pytest.fixture(scope="module")
-def explainer(mongo_uri: str) -> Iterator[Explainer]:
-    listener = Explainer(mongo_uri)
-    yield listener
-    listener.close()
-
-
 @pytest.fixture(scope="module", params=[4096, pytest.param(64, marks=pytest.mark.full)])
 def log(mongo_uri: str, explainer: Explainer, request: pytest.FixtureRequest) -> Iterator[StreamStore]:
     """A stream of ten million messages, so many a segment; no more of them than a test needs is stored."""

@@ -23,13 +23,6 @@ ELSEWHERE = RUNNING // MOST  # tenants that have jobs running, and none ready
 
 
 @pytest.fixture(scope="module")
-def explainer(mongo_uri: str) -> Iterator[Explainer]:
-    listener = Explainer(mongo_uri)
-    yield listener
-    listener.close()
-
-
-@pytest.fixture(scope="module")
 def busy(mongo_uri: str, explainer: Explainer) -> Iterator[QueueStore]:
     name = f"test_{token_hex(6)}"
     with MongoClient[dict[str, Any]](mongo_uri, event_listeners=[explainer]) as client:

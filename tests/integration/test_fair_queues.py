@@ -106,41 +106,11 @@ def test_a_flood_that_goes_straight_to_workers_holds_up_nobody_either(jobs: OwnQ
         assert handler.before("single", since) <= HELD
 
 
-def test_weights_are_kept_while_both_have_jobs(jobs: OwnQueue) -> None:
-    for _ in range(40):
-        jobs.push(b"light", tenant="light")
-        jobs.push(b"heavy", tenant="heavy")
-    taken = jobs.in_order(40)
-    assert (taken.count(b"heavy"), taken.count(b"light")) == (30, 10)
-
-
-def test_jobs_of_one_tenant_keep_the_order_of_their_pushes(jobs: OwnQueue) -> None:
-    for number in range(20):
-        for tenant in ("a", "b"):
-            jobs.push(b"%s %d" % (tenant.encode(), number), tenant=tenant)
-    taken = jobs.in_order(40)
-    for name in (b"a ", b"b "):
-        of_one = [each for each in taken if each.startswith(name)]
-        assert of_one == [b"%s%d" % (name, number) for number in range(20)]
-
-
 def test_groups_without_tenants_take_turns_one_job_each(jobs: OwnQueue) -> None:
     for number in range(3):
         jobs.push(b"g %d" % number, group="g")
     flood(jobs.producer, jobs.queue, 50)
     assert set(jobs.in_order(2)) == {b"g 0", b"flood"}
-
-
-def test_failed_jobs_come_again_in_their_tenants_turn(jobs: OwnQueue) -> None:
-    # Given all of the flood has failed once
-    flood(jobs.producer, jobs.queue, 50)
-    for job in jobs.reserve(50).jobs:
-        job.rollback("no")
-    wait_until(lambda: jobs.counts()["ready"] == 50, TIMEOUT)
-    # When
-    jobs.push(b"single", tenant="zed")
-    # Then
-    assert set(jobs.in_order(2)) == {b"flood", b"single"}
 
 
 def test_the_tenant_is_shown_and_goes_on_with_the_job(broker: BrokerUnderTest, jobs: OwnQueue) -> None:

@@ -44,18 +44,6 @@ def test_a_group_goes_on_when_its_first_job_is_committed_while_others_go_on(jobs
     assert jobs.take().payload == b"a2"
 
 
-def test_a_rollback_keeps_the_turn_and_its_delay_holds_the_group_up(jobs: OwnQueue) -> None:
-    first, second = (jobs.push(each, group="g") for each in (b"1", b"2"))
-    jobs.take().rollback(delay=LONG)
-    wait_until(lambda: jobs.state(first) == "scheduled", SECONDS, "the delay")
-    assert jobs.state(second) == "waiting"
-    jobs.client.jobs.promote(jobs.queue, first)
-    job = jobs.take()
-    assert job.payload == b"1"
-    job.reject()
-    assert jobs.take().payload == b"2"
-
-
 def test_a_cancelled_an_expired_and_a_dead_first_job_let_the_next_one_go(jobs: OwnQueue) -> None:
     cancelled = jobs.push(b"cancelled", group="g", delay=LONG)
     expired = jobs.producer.submit(jobs.queue, b"expired", group="g", ttl=0.3)
@@ -67,21 +55,6 @@ def test_a_cancelled_an_expired_and_a_dead_first_job_let_the_next_one_go(jobs: O
     jobs.take().rollback()
     assert jobs.take().payload == b"last"
     assert jobs.state(spent) == "dead"
-
-
-def test_a_redriven_job_waits_behind_those_that_are_there(jobs: OwnQueue) -> None:
-    dead = jobs.push(b"dead", group="g")
-    jobs.take().reject()
-    wait_until(lambda: jobs.state(dead) == "dead", SECONDS)
-    for payload in (b"1", b"2"):
-        jobs.push(payload, group="g")
-    assert jobs.client.dead_letters.redrive(jobs.queue).result().moved == 1
-    came = []
-    for _ in range(3):
-        job = jobs.take()
-        came.append(job.payload)
-        job.commit()
-    assert came == [b"1", b"2", b"dead"]
 
 
 def test_a_job_that_is_forwarded_lets_the_next_one_go_and_keeps_its_group(jobs: OwnQueue) -> None:
@@ -106,27 +79,6 @@ def test_purging_what_is_ready_lets_the_groups_go_on(jobs: OwnQueue) -> None:
     jobs.await_ready("1")
     assert jobs.client.queues.purge(jobs.queue, "ready").result() == 1
     assert jobs.take().payload == b"2"
-
-
-def test_a_repeated_push_is_the_same_job_and_keeps_its_place(jobs: OwnQueue) -> None:
-    for job_id in ("a", "b", "a", "b", "c"):
-        jobs.push(job_id.encode(), id=job_id, group="g")
-    came = []
-    for _ in range(3):
-        job = jobs.take()
-        came.append(job.id)
-        job.commit()
-    assert came == ["a", "b", "c"]
-    assert not jobs.ready()
-
-
-def test_what_waits_is_counted_listed_and_shown(jobs: OwnQueue) -> None:
-    first, second = (jobs.push(group="g") for _ in range(2))
-    wait_until(lambda: jobs.counts()["waiting"] == 1 == jobs.counts()["ready"], SECONDS)
-    assert jobs.ids("waiting") == [second]
-    shown = jobs.show(second)
-    assert (shown["state"], shown["group"], shown["wait"]["group"]) == ("waiting", "g", "g")
-    assert (jobs.show(first)["group"], jobs.show(first)["head"]) == ("g", "g")
 
 
 def test_a_question_in_a_group_is_answered_in_its_turn(jobs: OwnQueue) -> None:

@@ -36,12 +36,6 @@ def queue(broker: BrokerUnderTest) -> str:
     return name
 
 
-@pytest.fixture
-def client(broker: BrokerUnderTest) -> Iterator[Client]:
-    with Client(endpoint=broker.doors["smq"]) as client:
-        yield client
-
-
 class Hanging:
     """A handler that hangs at the first job, until it is let go."""
 

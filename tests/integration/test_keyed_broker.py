@@ -22,7 +22,6 @@ from sluicemq import (
     Producer,
     Publisher,
     Reader,
-    TimeoutError,
     Worker,
 )
 from sluicemq.protocol.keys import key_id, read_key
@@ -76,36 +75,6 @@ def test_everything_of_the_library_works_with_a_key(keyed: KeyedBroker, queue: s
     with Client(endpoint=access) as client:
         client.pop(queue)
         assert client.stats()["broker"]
-
-
-def test_a_key_that_nobody_has_listed_is_refused_by_its_id(keyed: KeyedBroker, tmp_path: Path) -> None:
-    public = new_key(tmp_path / "stranger.key")
-    with (
-        Client(
-            key_file=tmp_path / "stranger.key", server_key=keyed.server_key, endpoint=keyed.endpoint
-        ) as client,
-        pytest.raises(NotAdmittedError, match=f"the broker refused this key .id {key_id(read_key(public))}"),
-    ):
-        client.ping()
-
-
-def test_a_client_without_a_key_is_told_to_have_one(keyed: KeyedBroker) -> None:
-    with (
-        Client(endpoint=keyed.endpoint) as client,
-        pytest.raises(NotAdmittedError, match="the broker wants a key: give key_file and server_key"),
-    ):
-        client.ping()
-
-
-def test_a_wrong_server_key_is_said_within_the_time_out(keyed: KeyedBroker) -> None:
-    other = zmq.curve_keypair()[0].decode()
-    with (
-        Client(timeout=1, **keyed.access() | {"server_key": other}, endpoint=keyed.endpoint) as client,
-        pytest.raises(
-            TimeoutError, match=r"can't enter .*: it hangs up: its key is another one than server_key"
-        ),
-    ):
-        client.ping()
 
 
 def test_a_password_gets_in_and_a_wrong_one_does_not(keyed: KeyedBroker) -> None:

@@ -71,12 +71,6 @@ def broker(shared: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
 
 
 @pytest.fixture
-def client(broker: BrokerUnderTest) -> Iterator[Client]:
-    with Client(endpoint=broker.doors["smq"]) as client:
-        yield client
-
-
-@pytest.fixture
 def producer(broker: BrokerUnderTest) -> Iterator[Producer]:
     with Producer(endpoint=broker.doors["smq"]) as producer:
         yield producer

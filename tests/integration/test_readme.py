@@ -52,12 +52,6 @@ def broker(mongo_uri: str) -> Iterator[BrokerProcess]:
         yield process
 
 
-@pytest.fixture
-def client(broker: BrokerProcess) -> Iterator[Client]:
-    with Client(endpoint=broker.doors["smq"]) as client:
-        yield client
-
-
 def program(broker: BrokerProcess, name: str, variables: Mapping[str, str] = {}) -> subprocess.Popen[str]:
     """Run a block as it stands, but for the ports of this broker."""
     code = re.sub(r"tcp://127\.0\.0\.1:(\d+)", lambda found: broker.doors[DOORS[int(found[1])]], block(name))

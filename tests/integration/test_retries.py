@@ -6,7 +6,7 @@ from time import monotonic
 
 import pytest
 
-from support.own_queue import LONG, SECONDS, SHORT, OwnQueue, passed, written
+from support.own_queue import LONG, SHORT, OwnQueue, passed, written
 from support.waiting import wait_until
 
 
@@ -40,16 +40,6 @@ def test_a_job_whose_time_ran_out_too_often_is_dead_with_its_history(jobs: OwnQu
     jobs.take()
     wait_until(lambda: jobs.state(posted) == "dead")
     assert [error["attempt"] for error in jobs.show(posted)["errors"]] == [1, 2]
-
-
-def test_a_rollback_makes_a_job_ready_now_or_after_its_delay(jobs: OwnQueue) -> None:
-    # keuss, queue, ko: the element is available again, at next_t or now: our rollback with its delay or 0.
-    pushed = jobs.push()
-    jobs.take().rollback(delay=0)
-    jobs.take().rollback(delay=LONG)
-    shown = jobs.show(pushed)
-    assert shown["state"] == "scheduled"
-    assert shown["eligible_at"] - shown["errors"][-1]["at"] == pytest.approx(LONG, abs=SECONDS)
 
 
 def test_a_job_that_was_rolled_back_too_often_is_dead(jobs: OwnQueue) -> None:
@@ -109,16 +99,6 @@ def test_a_job_that_kills_its_workers_is_dead_at_last(jobs: OwnQueue) -> None:
         victim.plain.close()  # without a word
     wait_until(lambda: jobs.state(pushed) == "dead")
     assert jobs.show(pushed)["errors"][-1]["reason"] == "the worker died"
-
-
-def test_a_job_whose_time_runs_out_again_and_again_is_dead_at_last(jobs: OwnQueue) -> None:
-    # Not so in keuss (factory, deadletter): an element whose reservation runs out again and again is never
-    # dead.
-    pushed = jobs.push(max_attempts=2, visibility_timeout=0.2)
-    jobs.take()
-    jobs.take()
-    wait_until(lambda: jobs.state(pushed) == "dead")
-    assert not jobs.ready()
 
 
 def test_a_rejected_job_is_never_removed_on_its_way_to_the_dead_letters(jobs: OwnQueue) -> None:

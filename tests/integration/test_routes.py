@@ -41,12 +41,6 @@ def broker(mongo_uri: str, database: str) -> Iterator[BrokerProcess]:
         yield running
 
 
-@pytest.fixture
-def client(broker: BrokerProcess) -> Iterator[Client]:
-    with Client(endpoint=broker.doors["smq"]) as client:
-        yield client
-
-
 def publish(broker: BrokerProcess, *topics: str) -> list[int]:
     with Publisher(endpoint=broker.doors["smq"]) as publisher:
         receipts = [publisher.publish("orders", topic, topic.encode()) for topic in topics]

@@ -8,7 +8,7 @@ import gevent
 import pytest
 from pymongo.database import Database
 
-from sluicemq.protocol.errors import BadStreamError, HeldError, LeaseLostError, NotFoundError
+from sluicemq.protocol.errors import BadStreamError, HeldError, LeaseLostError
 from sluicemq.protocol.packed import pack
 from sluicemq.protocol.rows import plain
 from sluicemq_broker.config import Config
@@ -16,7 +16,7 @@ from sluicemq_broker.context import Owners, Retry
 from sluicemq_broker.runtime import Counters
 from sluicemq_broker.security import ANYBODY
 from sluicemq_broker.store import LeaseStore, ServerClock, Subscription, SubscriptionStore
-from sluicemq_broker.streams import NEWEST, Streams, StreamServices, Subscriptions, Wish, read_batch
+from sluicemq_broker.streams import Streams, StreamServices, Subscriptions, Wish, read_batch
 from support.jobs import NOW
 from support.waiting import TIMEOUT
 
@@ -110,24 +110,6 @@ def wait_until_it_has_vanished(broker: SubscriptionsRig) -> None:
             gevent.sleep(0.001)
 
 
-def test_who_comes_second_is_told_who_was_first(brokers: tuple[SubscriptionsRig, SubscriptionsRig]) -> None:
-    one, other = brokers
-    one.hold()
-    for each in brokers:
-        with pytest.raises(HeldError, match="'update' by a worker at b1"):
-            each.hold()
-    with pytest.raises(HeldError, match="'update' by a worker at b1"):
-        other.hold("rebuild")
-
-
-def test_when_it_is_released_anybody_may_hold_it(brokers: tuple[SubscriptionsRig, SubscriptionsRig]) -> None:
-    one, other = brokers
-    held = one.hold()
-    one.subscriptions.mark("prices", "sums", held.fence, 4)
-    one.subscriptions.release("prices", "sums", held.fence)
-    assert other.hold("rebuild").watermark == 4
-
-
 def test_when_its_holder_has_vanished_another_of_its_kind_goes_on_and_no_other(
     brokers: tuple[SubscriptionsRig, SubscriptionsRig],
 ) -> None:
@@ -163,18 +145,6 @@ def test_when_the_lease_of_its_holders_broker_has_ended_its_kind_goes_on(
     assert other.row()["watermark"] == 0
 
 
-def test_a_hold_can_be_taken_from_whoever_has_it(brokers: tuple[SubscriptionsRig, SubscriptionsRig]) -> None:
-    one, other = brokers
-    held = one.hold()
-    other.subscriptions.free("prices", "sums")
-    other.hold("rebuild")
-    with pytest.raises(LeaseLostError):
-        one.subscriptions.mark("prices", "sums", held.fence, 9)
-    other.subscriptions.free("prices", "sums")
-    with pytest.raises(NotFoundError, match="held by nobody"):
-        other.subscriptions.free("prices", "sums")
-
-
 def test_each_is_shown_with_how_far_it_is_behind(brokers: tuple[SubscriptionsRig, SubscriptionsRig]) -> None:
     one, other = brokers
     held = one.hold()
@@ -185,31 +155,6 @@ def test_each_is_shown_with_how_far_it_is_behind(brokers: tuple[SubscriptionsRig
     assert (row["kind"], row["holder"]) == ("update", "a worker at b1")
     one.subscriptions.mark("prices", "sums", held.fence, 10)
     assert (other.row()["behind"], other.row()["seconds_behind"]) == (0, 0.0)
-
-
-def test_a_new_one_may_begin_with_what_comes_next(brokers: tuple[SubscriptionsRig, SubscriptionsRig]) -> None:
-    one, _other = brokers
-    assert one.hold(born=NEWEST).watermark == 10
-
-
-def test_one_may_be_set_to_any_place_while_nobody_holds_it(
-    brokers: tuple[SubscriptionsRig, SubscriptionsRig],
-) -> None:
-    one, other = brokers
-    one.subscriptions.seek("prices", "sums", 3)
-    assert one.row()["watermark"] == 3
-    other.subscriptions.seek("prices", "sums", NEWEST)
-    assert one.row()["watermark"] == 10
-    one.hold()
-    with pytest.raises(HeldError):
-        other.subscriptions.seek("prices", "sums", 0)
-    with pytest.raises(HeldError):
-        other.subscriptions.delete("prices", "sums")
-    one.subscriptions.free("prices", "sums")
-    other.subscriptions.delete("prices", "sums")
-    assert one.subscriptions.listed() == []
-    with pytest.raises(NotFoundError):
-        other.subscriptions.delete("prices", "sums")
 
 
 def test_what_the_slowest_has_not_read_is_known(brokers: tuple[SubscriptionsRig, SubscriptionsRig]) -> None:

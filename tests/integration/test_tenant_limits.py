@@ -158,15 +158,6 @@ def test_what_ends_at_one_broker_is_told_to_the_other(rig: TenantRig) -> None:
     assert rig.turns(second) == {"flood": 2}
 
 
-def test_nothing_is_held_ahead_that_other_workers_could_run(rig: TenantRig) -> None:
-    one, other = rig.broker(), rig.broker()
-    rig.tenant(one, "flood", 10)
-    slow = rig.worker(one, prefetch=1)
-    quick = rig.worker(other, prefetch=5)
-    rig.passes(2.0)
-    assert (len(slow.in_flight), len(quick.in_flight)) == (1, 1)
-
-
 def test_a_dead_brokers_slots_are_free_when_its_jobs_are_given_back(rig: TenantRig) -> None:
     # Given
     one, other = rig.broker(), rig.broker()
@@ -257,19 +248,6 @@ def test_a_broker_whose_tenants_are_all_at_their_limits_asks_about_once_a_second
     # Then: two for each look
     assert len(worker.jobs) == 4
     assert 20 <= 1000 - fault.times <= 100
-
-
-def test_a_paused_queue_goes_on_with_whoever_was_held_back(rig: TenantRig) -> None:
-    broker = rig.broker()
-    rig.tenant(broker, "flood", 5)
-    worker = rig.worker(broker)
-    broker.queue.pause(frozenset({wire.DELIVERY}))
-    rig.finish(worker, broker, 2)
-    rig.passes(5.0)
-    assert rig.running() == {}
-    broker.queue.pause(frozenset())
-    rig.awake(0.2)
-    assert rig.turns(worker) == {"flood": 2}
 
 
 def test_limits_take_effect_when_a_running_broker_hears_of_them(rig: TenantRig) -> None:
@@ -371,17 +349,6 @@ def test_a_killed_broker_takes_no_more_of_the_rate_with_it_than_it_has_taken(
     worker = rig.worker(other)
     rig.passes(10.0)
     assert 2 * 11 - 2 <= rig.turns(worker)["flood"] <= 3 + 2 * 11
-
-
-@pytest.mark.usefixtures("slowly")
-def test_a_job_that_comes_again_takes_another_token(rig: TenantRig) -> None:
-    broker = rig.broker()
-    worker = rig.worker(broker)
-    rig.tenant(broker, "flood", 3)
-    rig.finish(worker, broker, 3, kind=wire.ROLLBACK)
-    assert len(worker.in_flight) == 0
-    rig.awake(1.3)  # they come again after 0.9 to 1.1 s
-    assert len(worker.in_flight) == 2
 
 
 @pytest.mark.usefixtures("slowly")

@@ -337,14 +337,6 @@ def test_a_burst_of_each_tenant_begins_at_once_and_then_so_many_a_second(
     assert turns(claim(mail, now=NOW + 60.0)) == {"flood": 3}
 
 
-def test_a_rate_is_that_of_all_brokers_together(documents: Database[dict[str, Any]]) -> None:
-    one, other = a_queue(documents, RATE), a_queue(documents, RATE)
-    push(one, flood=20)
-    assert turns(claim(one, 2)) == {"flood": 2}
-    assert turns(claim(other, owner="other")) == {"flood": 1}
-    assert claim(one).jobs == []
-
-
 def test_a_token_of_a_job_that_another_broker_was_faster_with_is_kept(
     documents: Database[dict[str, Any]],
 ) -> None:
@@ -414,15 +406,6 @@ def test_of_more_tenants_than_places_those_without_tokens_are_passed_over_in_one
     # Then
     assert turns(claimed) == {"zed": 1}
     assert not claimed.more
-
-
-def test_both_limits_hold_together(documents: Database[dict[str, Any]]) -> None:
-    mail = a_queue(documents, RATE._replace(tenant_max_running=2))
-    push(mail, acme=9)
-    running = claim(mail).jobs
-    assert len(running) == 2
-    mail.commit(running)
-    assert len(claim(mail).jobs) == 1
 
 
 def test_a_plain_fair_queue_has_no_slots_no_tokens_and_no_index(documents: Database[dict[str, Any]]) -> None:

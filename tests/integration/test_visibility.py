@@ -62,25 +62,6 @@ def test_a_claim_is_renewed_for_all_of_its_jobs(jobs: OwnQueue) -> None:
     renewed.commit()
 
 
-def test_a_job_that_is_never_settled_comes_again(jobs: OwnQueue) -> None:
-    # keuss, queue, pop: reserve: without ok or ko the element is rolled back at some point.
-    pushed = jobs.push(visibility_timeout=SHORT)
-    jobs.take()
-    assert jobs.state(pushed) == "reserved"
-    assert jobs.take().id == pushed
-
-
-def test_a_late_commit_does_not_remove_the_job(jobs: OwnQueue) -> None:
-    # Not so in Zaqar (messages, DELETE ?claim_id): the final delete does not check that the claim is still
-    # there.
-    posted = jobs.push(visibility_timeout=SHORT)
-    late = jobs.take()
-    wait_until(lambda: jobs.state(posted) == "ready")
-    with pytest.raises(LeaseLostError):
-        late.commit()
-    assert jobs.take().id == posted
-
-
 def test_a_late_worker_commits_nothing_that_another_holds(jobs: OwnQueue) -> None:
     # Not so in keuss (queue, ok): a late worker commits what another has reserved by now.
     pushed = jobs.push(visibility_timeout=SHORT)
