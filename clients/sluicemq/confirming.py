@@ -12,6 +12,7 @@ from sluicemq import forks
 from sluicemq.arguments import checked
 from sluicemq.aside import refuse_to_wait
 from sluicemq.complaints import complain, log
+from sluicemq.handlers import check_callback
 from sluicemq.life import LongLived
 from sluicemq.protocol.errors import SluiceError
 from sluicemq.receipt import Receipt, late
@@ -54,6 +55,7 @@ class Confirming(LongLived, Generic[R]):
         self._access = broker
         self._window, self._window_bytes = window, window_bytes
         self._room_timeout, self._close_timeout = room_timeout, close_timeout
+        check_callback("on_refused", on_refused)
         self._on_refused = on_refused
         self._closed = self._ended_well = False
         self._stop_asked = threading.Event()

@@ -30,9 +30,20 @@ def check(handler: Handler) -> None:
     function: Any = handler
     if not (inspect.isroutine(handler) or isinstance(handler, functools.partial)):
         function = type(handler).__call__
-    for begins, what in _BEGIN_ONLY.items():
-        if begins(function) or begins(handler):  # the second for a mock that declares itself one
-            raise not_plain(f"is {what}")
+    what = begins_only(function) or begins_only(handler)  # the second for a mock that declares itself one
+    if what:
+        raise not_plain(f"is {what}")
+
+
+def begins_only(function: Any) -> str:
+    """Return the kind of a function whose call does nothing yet, as "an async def"; empty for a plain one."""
+    return next((what for begins, what in _BEGIN_ONLY.items() if begins(function)), "")
+
+
+def check_callback(name: str, callback: Any) -> None:
+    """Raise TypeError for a callback that would do nothing."""
+    if what := begins_only(callback):
+        raise TypeError(f"{name} is {what}, which nobody awaits: make it a plain def")
 
 
 def only_begun(result: object) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, Final, Self, Unpack
 from sluicemq import forks
 from sluicemq._deprecated import Keyword, endpoint_first
 from sluicemq.arguments import checked
+from sluicemq.handlers import check_callback
 from sluicemq.headers import as_bytes
 from sluicemq.life import LongLived
 from sluicemq.message import Message
@@ -81,6 +82,7 @@ class Reader(LongLived):
         """The number of the last message that was returned; 0: none yet."""
         self.newest = 0
         """The newest number that the broker has reported."""
+        check_callback("on_gap", on_gap)
         self._on_gap = on_gap
         self._passed = after
         self._page_ends = after

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, Unpack, cast, overload
 from sluicemq._deprecated import Keyword, endpoint_first
 from sluicemq.arguments import checked
 from sluicemq.complaints import complain, log
-from sluicemq.handlers import check
+from sluicemq.handlers import check, check_callback
 from sluicemq.life import LongLived
 from sluicemq.message import Message
 from sluicemq.protocol import wire
@@ -170,6 +170,7 @@ class Subscription(LongLived):
         self._position = position
         self._follows = follow
         self._waits = wait
+        check_callback("on_gap", on_gap)
         self._on_gap = on_gap
         self._timeout = timeout
         self._stop_asked = threading.Event()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import gc
+import warnings
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NamedTuple
 
 import pytest
 
 import sluicemq
 from clients.scripted_broker import SECONDS, SILENCE, ScriptedBroker
+from sluicemq import App
 from sluicemq.aio import Client, Producer, Publisher, Reader, Subscription, Worker
 from sluicemq.protocol import wire
 
@@ -105,6 +108,29 @@ def test_it_is_closed_again_or_before_its_start_without_an_error(broker: Scripte
     asyncio.run(main())
 
 
+#: Those for threads.
+THREADED: dict[str, Callable[[str], Any]] = {
+    "producer": lambda endpoint: sluicemq.Producer(endpoint=endpoint),
+    "client": lambda endpoint: sluicemq.Client(endpoint=endpoint),
+    "publisher": lambda endpoint: sluicemq.Publisher(endpoint=endpoint),
+    "reader": lambda endpoint: sluicemq.Reader("s", endpoint=endpoint),
+}
+
+
+@pytest.mark.parametrize("kind", THREADED)
+def test_those_for_threads_refuse_the_block_for_asyncio(broker: ScriptedBroker, kind: str) -> None:
+    async def main() -> None:
+        it = THREADED[kind](broker.endpoint)
+        try:
+            with pytest.raises(TypeError, match="asynchronous context manager protocol"):
+                async with it:
+                    pass
+        finally:
+            it.stop()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("kind", CLASSES)
 def test_the_block_for_threads_is_refused(broker: ScriptedBroker, kind: str) -> None:
     async def main() -> None:
@@ -157,7 +183,145 @@ async def async_handler_in_threads(_endpoint: str) -> None:
     Worker("q", handle, in_threads=True)
 
 
+async def generator(_job: Any) -> AsyncIterator[bytes]:
+    yield b"part"
+
+
+async def async_generator_as_handler(_endpoint: str) -> None:
+    Worker("q", generator)  # type: ignore[arg-type]
+
+
+async def lambda_as_handler(_endpoint: str) -> None:
+    Worker("q", lambda _job: handle(None))
+
+
+async def async_handler_of_refusals(endpoint: str) -> None:
+    async with Producer(on_refused=handle, endpoint=endpoint):  # type: ignore[arg-type]
+        pass
+
+
+async def async_handler_of_gaps(endpoint: str) -> None:
+    async with Reader("s", on_gap=handle, endpoint=endpoint):  # type: ignore[arg-type]
+        pass
+
+
+async def async_generator_as_task(_endpoint: str) -> None:
+    App().task(generator)
+
+
+async def call_that_blocks_the_loop(endpoint: str) -> None:
+    with App(endpoint=endpoint) as app:
+        app.task(handle).call(None)
+
+
+async def receipt_of_a_task_awaited(endpoint: str) -> None:
+    with App(endpoint=endpoint) as app:
+        await app.task(handle).push(None)  # type: ignore[misc]
+
+
+async def verb_not_called(endpoint: str) -> None:
+    async with Client(endpoint=endpoint) as client:
+        await client.queues.list  # type: ignore[misc]
+
+
+async def events_without_async_for(endpoint: str) -> None:
+    async with Client(endpoint=endpoint) as client:
+        for _ in client.events.follow():  # type: ignore[attr-defined]
+            pass
+
+
+async def answer_iterated_without_await(endpoint: str) -> None:
+    async with Client(endpoint=endpoint) as client:
+        async for _ in client.queues.list():  # type: ignore[attr-defined]
+            pass
+
+
+async def messages_without_async_for(endpoint: str) -> None:
+    async with Reader("s", endpoint=endpoint) as reader:
+        for _ in reader:  # type: ignore[attr-defined]
+            pass
+
+
+async def loop_within_the_loop(endpoint: str) -> None:
+    worker = Worker("q", handle, endpoint=endpoint)
+    run = worker.run()
+    try:
+        asyncio.run(run)
+    finally:
+        run.close()
+
+
+async def nothing_at_a_time(endpoint: str) -> None:
+    await Worker("q", handle, concurrency=0, endpoint=endpoint).run()
+
+
+async def call_with_too_little_time(endpoint: str) -> None:
+    async with Producer(endpoint=endpoint, close_timeout=0.01) as producer:
+        await producer.call("silent", b"", timeout=0.01)
+
+
+async def call_cut_off(endpoint: str) -> None:
+    async with Producer(endpoint=endpoint, close_timeout=0.01) as producer:
+        async with asyncio.timeout(0.01):
+            await producer.call("silent", b"")
+
+
+async def forgotten(use: Callable[[], Any]) -> None:
+    """Raise what Python warns of."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        use()
+        gc.collect()
+    raise seen[0].category(seen[0].message)
+
+
+async def push_not_awaited(endpoint: str) -> None:
+    async with Producer(endpoint=endpoint) as producer:
+        await forgotten(lambda: producer.push("q", b""))
+
+
+async def wait_not_awaited(endpoint: str) -> None:
+    async with Producer(endpoint=endpoint) as producer:
+        receipt = await producer.push("q", b"")
+        await forgotten(lambda: receipt.wait(5))
+
+
+async def verb_not_awaited(endpoint: str) -> None:
+    async with Client(endpoint=endpoint) as client:
+        await forgotten(lambda: client.queues.pause("q"))
+
+
+async def task_not_awaited(endpoint: str) -> None:
+    with App(endpoint=endpoint) as app:
+        await forgotten(lambda: app.task(handle).apush(None))
+
+
 MISTAKES = {
+    "a handler is an async generator": Mistake(
+        async_generator_as_handler, TypeError, "generator yields, and a job has one result"
+    ),
+    "a handler is a lambda": Mistake(lambda_as_handler, TypeError, "<lambda> is no async def"),
+    "on_refused is an async def": Mistake(async_handler_of_refusals, TypeError, "on_refused is an async def"),
+    "on_gap is an async def": Mistake(async_handler_of_gaps, TypeError, "on_gap is an async def"),
+    "a task is an async generator": Mistake(
+        async_generator_as_task, TypeError, "generator yields, and a job has one result"
+    ),
+    "a task is called in the loop": Mistake(call_that_blocks_the_loop, RuntimeError, "await acall"),
+    "a task's push is awaited": Mistake(receipt_of_a_task_awaited, TypeError, "PushReceipt"),
+    "a verb is not called": Mistake(verb_not_called, TypeError, "method can't be used in 'await'"),
+    "events are followed without async": Mistake(events_without_async_for, TypeError, "not iterable"),
+    "an answer is iterated over": Mistake(answer_iterated_without_await, TypeError, "__aiter__.*coroutine"),
+    "messages are read without async": Mistake(messages_without_async_for, TypeError, "not iterable"),
+    "a loop is run in the loop": Mistake(loop_within_the_loop, RuntimeError, "from a running event loop"),
+    "nothing runs at a time": Mistake(nothing_at_a_time, ValueError, "concurrency"),
+    "a call has too little time": Mistake(call_with_too_little_time, sluicemq.TimeoutError, "job .* queue"),
+    "a call is cut off": Mistake(call_cut_off, TimeoutError, "^$"),
+    "a push is not awaited": Mistake(
+        push_not_awaited, RuntimeWarning, "coroutine 'Producer.push' was never awaited"
+    ),
+    "a wait is not awaited": Mistake(wait_not_awaited, RuntimeWarning, "wait' was never awaited"),
+    "a verb is not awaited": Mistake(verb_not_awaited, RuntimeWarning, "'Queues.pause' was never awaited"),
+    "a task is not awaited": Mistake(task_not_awaited, RuntimeWarning, "'Task.apush' was never awaited"),
     "a receipt is awaited in another loop": Mistake(
         awaited_elsewhere, RuntimeError, "this receipt belongs to another event loop, which runs elsewhere"
     ),

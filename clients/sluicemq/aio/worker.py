@@ -41,6 +41,8 @@ def check(handler: Any) -> None:
     """Raise TypeError for a handler that is no ``async def``; the error names it."""
     if not callable(handler):
         raise TypeError(f"a handler is called with each job; {type(handler).__name__} can't be called")
+    if inspect.isasyncgenfunction(handler):
+        raise TypeError(f"the handler {_name(handler)} yields, and a job has one result: return it")
     if not any(map(inspect.iscoroutinefunction, (handler, type(handler).__call__))):
         raise TypeError(
             f"the handler {_name(handler)} is no async def: make it one, or give in_threads=True, which runs "

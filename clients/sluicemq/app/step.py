@@ -85,7 +85,12 @@ class Step:
         return self._producer().push(*self._place, id=self.job_id, **self._with(options))
 
     def call(self, timeout: float | None = 30.0, **options: Unpack[JobOptions]) -> Any:
-        """Push its job, and wait for the result; raises as :meth:`~sluicemq.Producer.call` does."""
+        """Push its job, and wait for the result; raises as :meth:`~sluicemq.Producer.call` does.
+
+        Raises RuntimeError in a coroutine: nothing else would run in its event loop, perhaps not the task.
+        """
+        if asyncio._get_running_loop() is not None:
+            raise RuntimeError(f"call would block the event loop until {self.plan.kind} is done: await acall")
         data = self._producer().call(*self._place, timeout, id=self.job_id, **self._with(options))
         return self._decode(data)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Self, TypeVar,
 
 import msgspec
 
+from sluicemq import handlers
 from sluicemq.app.signature import Signature
 from sluicemq.app.step import TIMEOUT, Plan, Step, plain_options
 from sluicemq.protocol.durations import Duration, check_span, in_seconds
@@ -48,6 +49,8 @@ class Task(Generic[_P, _R]):
     def __init__(
         self, app: App, function: Callable[_P, _R], kind: str, options: TaskOptions, *, bind: bool = False
     ) -> None:
+        if handlers.begins_only(function).endswith("generator function"):
+            raise TypeError(f"task {kind} yields, and a job has one result: return it")
         functools.update_wrapper(cast("Any", self), function)
         self._app = app
         self._options = options
