@@ -228,43 +228,31 @@ class Session:
         self.send(wire.DELIVER, 0, queue.name, rows, queue.now, *alone)
 
     def _settle(self, _number: int, fields: Fields) -> Any:
-        (entries,) = take(fields, list)
-        problems: dict[int, SluiceError] = {}
-        for at, entry in enumerate(entries):
-            try:
-                verdict = verdict_entry(entry)
-                queue, _ = self._holder(verdict.receipt)
-                if problem := queue.settle(verdict):
-                    problems[at] = problem
-            except SluiceError as error:
-                problems[at] = error
-        return listed(problems)
+        def settle(entry: Any) -> None:
+            verdict = verdict_entry(entry)
+            if problem := self._holder(verdict.receipt)[0].settle(verdict):
+                raise problem
+
+        return _refused(settle, *take(fields, list))
 
     def _extend(self, _number: int, fields: Fields) -> Any:
         receipts, seconds = take(fields, list, int | float)
-        problems: dict[int, SluiceError] = {}
-        for at, receipt in enumerate(receipts):
-            try:
-                queue, worker = self._holder(receipt)
-                if not queue.extend(receipt, worker, seconds):
-                    raise _void()
-            except SluiceError as error:
-                problems[at] = error
-        return listed(problems)
+
+        def extend(receipt: bytes) -> None:
+            queue, worker = self._holder(receipt)
+            if not queue.extend(receipt, worker, seconds):
+                raise _void()
+
+        return _refused(extend, receipts)
 
     def _progress(self, _number: int, fields: Fields) -> Any:
-        (entries,) = take(fields, list)
-        problems: dict[int, SluiceError] = {}
-        for at, entry in enumerate(entries):
-            receipt, done, total, note = progress_entry(entry)
-            try:
-                queue, worker = self._holder(receipt)
-            except SluiceError as error:
-                problems[at] = error
-                continue
+        def note(entry: Any) -> None:
+            receipt, done, total, words = progress_entry(entry)
+            queue, worker = self._holder(receipt)
             if delivery := queue.deliveries.at(receipt, worker):
-                queue.note_progress(delivery, done, total, note)
-        return listed(problems)
+                queue.note_progress(delivery, done, total, words)
+
+        return _refused(note, *take(fields, list))
 
     def _holder(self, receipt: bytes) -> tuple[MemoryQueue, MemoryWorker]:
         for name, worker in self._workers.items():
@@ -398,6 +386,17 @@ def delivered_row(delivery: Delivery) -> list[Any]:
         delivery.receipt, job.id, job.payload, job.headers, job.attempts, job.priority,
         job.created_at, job.max_attempts, job.visibility_timeout, *joined_children(job),
     ]  # fmt: skip
+
+
+def _refused(act: Callable[[Any], None], entries: Sequence[Any]) -> list[list[Any]]:
+    """Do it with each entry; return the refusals by position."""
+    problems: dict[int, SluiceError] = {}
+    for at, entry in enumerate(entries):
+        try:
+            act(entry)
+        except SluiceError as error:
+            problems[at] = error
+    return listed(problems)
 
 
 def _void() -> LeaseLostError:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from sluicemq_broker.job import ERRORS_KEPT, SCHEDULED, ChildEnd, Job, State
+
+#: Attributes of a job that are shown as they are.
+_SHOWN: Final = (
+    *("id", "priority", "attempts", "max_attempts", "visibility_timeout", "created_at", "eligible_at"),
+    *("expires_at", "group", "tenant", "seq"),
+)
 
 
 class Children:
@@ -80,37 +86,23 @@ class StoredJob:
     def row(self, now: float, first: int | None = None) -> dict[str, Any]:
         """Return it as SHOW and PEEK answer it; ``first``: bytes of its payload and result."""
         job, result = self.job, self.result or b""
-        found = {
-            "id": job.id,
+        found = {name: getattr(job, name) for name in _SHOWN} | {
             "state": self.shown_state(now),
             "payload": job.payload[:first],
             "payload_bytes": len(job.payload) if first is not None and first < len(job.payload) else None,
             "result": result[:first] if self.state is State.DONE else None,
-            "priority": job.priority,
-            "attempts": job.attempts,
-            "max_attempts": job.max_attempts,
-            "visibility_timeout": job.visibility_timeout,
-            "created_at": job.created_at,
-            "eligible_at": job.eligible_at,
-            "expires_at": job.expires_at,
             "ended_at": self.ended_at,
             "remove_at": self.remove_at,
             "keep_done": job.keep_done or None,
+            "unanswered": job.unanswered or None,
             "worker": self.worker if self.state is State.RESERVED else None,
             "done_by": self.worker if self.state is State.DONE else None,
-            "group": job.group,
-            "tenant": job.tenant,
             "dedupe_id": job.dedupe.id if job.dedupe else None,
             "headers": dict(job.headers) if job.headers else None,
             "errors": self.errors or None,
             "progress": self.progress,
-            "unanswered": job.unanswered or None,
-            "children": self._children(),
+            "children": {"total": self.children.total, "left": self.children.left} if self.children else None,
             "parent": {"queue": job.parent.queue, "id": job.parent.id} if job.parent else None,
             "forwarded_to": self.forwarded_to,
-            "seq": job.seq,
         }
         return {key: value for key, value in found.items() if value is not None}
-
-    def _children(self) -> dict[str, int] | None:
-        return {"total": self.children.total, "left": self.children.left} if self.children else None

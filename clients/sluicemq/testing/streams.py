@@ -41,8 +41,6 @@ class MemoryStream:
     def __init__(self, name: str) -> None:
         self.name = name
         self.messages: list[_Message] = []
-        self.removed = 0
-        """The newest number that was removed."""
         self.ids: dict[str, int] = {}
         """The numbers of batches and messages by their ids."""
         self.subscriptions: dict[str, _Subscription] = {}
@@ -52,7 +50,7 @@ class MemoryStream:
     @property
     def newest(self) -> int:
         """Return the number of the newest message."""
-        return self.messages[-1].number if self.messages else self.removed
+        return self.messages[-1].number if self.messages else 0
 
     def last_of(self, topic: bytes | None) -> int:
         """Return the number of the last message, or of the last with a topic."""
@@ -60,19 +58,11 @@ class MemoryStream:
             return self.newest
         return max((each.number for each in self.messages if each.topic == topic), default=0)
 
-    def trim(self, first: int) -> int:
-        """Remove the messages before a number; return how many."""
-        kept = [each for each in self.messages if each.number >= first]
-        gone = len(self.messages) - len(kept)
-        self.removed = max(self.removed, min(first - 1, self.newest))
-        self.messages = kept
-        return gone
-
     def row(self) -> dict[str, Any]:
         """Return what STREAM answers."""
         return {
             "name": self.name,
-            "first": self.messages[0].number if self.messages else self.newest + 1,
+            "first": 1,
             "last": self.newest,
             "messages": len(self.messages),
             "bytes": sum(len(each.packed) for each in self.messages),
@@ -129,22 +119,19 @@ class MemoryStreams:
         """Answer a READ, now or when there are messages."""
         name, options = take(fields, str, dict)
         stream = self._of(name)
-        after, gone_from = options.get("after", 0), options.get("after", 0)
-        if options.get("new"):
-            after = gone_from = stream.newest
-        elif (since := options.get("since")) is not None:
-            after = max([each.number for each in stream.messages if each.at < since], default=stream.removed)
-            gone_from = after
+        after = stream.newest if options.get("new") else options.get("after", 0)
+        if (since := options.get("since")) is not None:
+            after = max([each.number for each in stream.messages if each.at < since], default=0)
         topics, most = Topics(options.get("topics", [])), options.get("most", wire.MOST_READ)
-        answer = self._page(stream, topics, most, gone_from or stream.removed, after)
+        answer = _page(stream, topics, most, after)
         wait = options.get("wait", 0.0)
-        if answer["rows"] or answer["gone"] or wait <= 0:
+        if answer["rows"] or wait <= 0:
             return answer
 
         def read_on() -> None:
-            found = self._page(stream, topics, most, answer["after"], answer["after"])
+            found = _page(stream, topics, most, answer["after"])
             answer["after"], answer["newest"] = found["after"], found["newest"]
-            if found["rows"] or found["gone"]:
+            if found["rows"]:
                 del stream.readers[session, number]
                 session.answer(number, found)
 
@@ -155,16 +142,6 @@ class MemoryStreams:
         stream.readers[session, number] = read_on
         return session.wait(number, wait, give_up)
 
-    def _page(
-        self, stream: MemoryStream, topics: Topics, most: int, gone_from: int, after: int
-    ) -> dict[str, Any]:
-        ahead = [each for each in stream.messages if each.number > after]
-        chosen = [each for each in ahead if topics.want(each.topic)]
-        last = chosen[most - 1].number if len(chosen) > most else max(stream.newest, after)
-        rows = [[each.number, each.at, each.packed, None] for each in chosen[:most]]
-        gone = [gone_from + 1, stream.removed] if stream.removed > gone_from else None
-        return {"rows": rows, "after": last, "gone": gone, "newest": stream.newest}
-
     # ------------------------------------------------------------------ streams
 
     def all(self, _session: Session, _number: int, _fields: Fields) -> Any:
@@ -174,16 +151,6 @@ class MemoryStreams:
     def one(self, _session: Session, _number: int, fields: Fields) -> Any:
         """Return one stream."""
         return self._of(*take(fields, str)).row()
-
-    def trim(self, _session: Session, _number: int, fields: Fields) -> int:
-        """Remove the messages before a number."""
-        name, first = take(fields, str, int)
-        return self._of(name).trim(first)
-
-    def erase(self, _session: Session, _number: int, fields: Fields) -> int:
-        """Remove all messages; the numbers go on."""
-        stream = self._of(*take(fields, str))
-        return stream.trim(stream.newest + 1)
 
     def _of(self, name: str) -> MemoryStream:
         found = self._known.get(check_stream(name))
@@ -236,23 +203,6 @@ class MemoryStreams:
         streams = self._known.values() if name is None else [self._of(name)]
         return [self._row(session, stream, of) for stream in streams for of in sorted(stream.subscriptions)]
 
-    def seek(self, _session: Session, _number: int, fields: Fields) -> None:
-        """Set the watermark of a subscription that nobody holds."""
-        name, of, watermark = take(fields, str, str, int)
-        stream = self._of(name)
-        found = stream.subscriptions.setdefault(of, _Subscription(0))
-        if found.kind is not None:
-            raise _held(stream, of, found)
-        found.watermark = stream.newest if watermark == NEWEST else watermark
-
-    def forget(self, _session: Session, _number: int, fields: Fields) -> None:
-        """Remove a subscription that nobody holds."""
-        name, of = take(fields, str, str)
-        found = self._subscription(name, of)
-        if found.kind is not None:
-            raise _held(self._of(name), of, found)
-        del self._of(name).subscriptions[of]
-
     def _subscription(self, name: str, of: str) -> _Subscription:
         found = self._of(name).subscriptions.get(of)
         if found is None:
@@ -278,6 +228,14 @@ class MemoryStreams:
         }  # fmt: skip
 
 
+def _page(stream: MemoryStream, topics: Topics, most: int, after: int) -> dict[str, Any]:
+    ahead = [each for each in stream.messages if each.number > after]
+    chosen = [each for each in ahead if topics.want(each.topic)]
+    last = chosen[most - 1].number if len(chosen) > most else max(stream.newest, after)
+    rows = [[each.number, each.at, each.packed, None] for each in chosen[:most]]
+    return {"rows": rows, "after": last, "gone": None, "newest": stream.newest}
+
+
 def _held(stream: MemoryStream, of: str, found: _Subscription) -> SluiceError:
     text = f"subscription {of!r} of stream {stream.name!r} is held for {found.kind!r}"
     return HeldError(text, found.kind or "")
@@ -288,12 +246,8 @@ STREAM_VERBS: Final[dict[bytes, Callable[[MemoryStreams, Session, int, Fields], 
     wire.READ: MemoryStreams.read,
     wire.STREAMS: MemoryStreams.all,
     wire.STREAM: MemoryStreams.one,
-    wire.TRIM: MemoryStreams.trim,
-    wire.ERASE: MemoryStreams.erase,
     wire.HOLD: MemoryStreams.hold,
     wire.MARK: MemoryStreams.mark,
     wire.FREE: MemoryStreams.free,
     wire.SUBS: MemoryStreams.listed,
-    wire.SEEK: MemoryStreams.seek,
-    wire.FORGET: MemoryStreams.forget,
 }
