@@ -141,8 +141,16 @@ def test_the_rooms_are_drawn_as_the_linter_holds_them(package: str) -> None:
         assert re.search(rf"^(\w.* )?{room} ", drawn, re.MULTILINE), room
 
 
+#: Tests that run samples of the documents.
+RUNS = (
+    "tests/integration/test_readme.py",
+    "tests/integration/test_sql_outbox.py",
+    "tests/interop/test_many_brokers.py",
+)
+
+
 def test_every_python_sample_is_run() -> None:
-    runs = read("tests/integration/test_readme.py") + read("tests/interop/test_many_brokers.py")
+    runs = "".join(map(read, RUNS))
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     above = [line for page in pages for line in re.findall(r"(.*)\n```python\n", page.read_text())]
     assert len(above) > 10
