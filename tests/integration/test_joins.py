@@ -338,6 +338,16 @@ def test_the_last_child_says_that_its_parent_is_ready_with_its_attempts_before_i
     assert "wait" not in found
 
 
+def test_results_go_when_the_job_waits_for_other_children(store: QueueStore, pages: QueueStore) -> None:
+    end_children(pages, ended(waiting(store, pages)), LATER, lambda _name: store)
+    (parent,) = store.reserve(1, LATER, "worker", 5).jobs
+    assert parent.joined is not None
+    (child,) = some_jobs(1)
+    child.set_parent(Parent("mail", "a", parent.seq, parent.under))
+    assert fan_out(store, [FanOutEntry(parent, (Child(pages, child, inherits=False),), b"all")], LATER) == {}
+    assert "joined" not in stored(store, "a")
+
+
 class Families:
     """The queue of the parents, and what a broker hears of them."""
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+import msgspec
+
 from sluicemq.protocol import job_headers, wire
 from sluicemq.protocol.errors import BadFramesError, SluiceError
-from sluicemq.protocol.json_values import dumps
+from sluicemq.protocol.json_values import dumps, text_of
 from sluicemq.protocol.options import OPTIONS
 from sluicemq_broker.doors.frames import read_name
 from sluicemq_broker.job import ChildEnd, Job
@@ -38,8 +40,13 @@ def body(job: Job, *, full: bool) -> list[bytes]:
 
 
 def _children(ends: Iterable[ChildEnd]) -> bytes:
-    rows = [{"id": end.id, **({"error": end.error} if end.error else {"result": end.result})} for end in ends]
-    return dumps(rows, ascii=True).encode()
+    # By msgspec, as 1 MiB of results takes json 20 ms of the hub.
+    return msgspec.json.encode(
+        [
+            {"id": end.id, "error": end.error} if end.error else {"id": end.id, "result": text_of(end.result)}
+            for end in ends
+        ]
+    )
 
 
 def _headers(job: Job) -> bytes:

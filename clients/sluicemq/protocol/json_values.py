@@ -32,6 +32,14 @@ def dumps(value: Any, *, ascii: bool = False) -> str:  # noqa: A002 - the name o
         return encoder.encode(_plain(value))
 
 
+def text_of(value: bytes) -> str | dict[str, str]:
+    """Return a payload or a result as JSON has it."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+
+
 def _row(value: object) -> Any:
     if isinstance(value, Struct):
         return plain(value)
@@ -54,10 +62,7 @@ def _plain(value: Any) -> Any:
         case list() | tuple():
             return [_plain(each) for each in value]
         case bytes():
-            try:
-                return value.decode()
-            except UnicodeDecodeError:
-                return {"base64": base64.b64encode(value).decode()}
+            return text_of(value)
         case float():
             return _finite(value)
     return value if value is None or isinstance(value, str | int) else str(value)
