@@ -47,6 +47,7 @@ class Job:
         "_extend",
         "_send_progress",
         "attempt",
+        "began",
         "came",
         "children",
         "committed",
@@ -100,6 +101,7 @@ class Job:
         self.source = self.committed = None
         self.came = monotonic()
         self.visibility_timeout = inf
+        self.began = self.came
         self._accepted = self.came - in_seconds(age)
         self._extend: Callable[[Any, float], None] = _ignore
         self._send_progress: SendProgress = _ignore
@@ -126,7 +128,7 @@ class Job:
             job.visibility_timeout,
         ) = row  # fmt: skip
         job.queue = queue
-        job.came = monotonic()
+        job.began = job.came = monotonic()
         job.headers = headers or {}
         job.epoch = epoch
         job.source = job.committed = None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
 
 from sluicemq import handlers, tracing
 from sluicemq.codec import Codec, encoded
-from sluicemq.complaints import complain
+from sluicemq.failures import FailureLog, failure_of
 from sluicemq.forward import FanOut, Forward, as_sent
 from sluicemq.handlers import Handler
 from sluicemq.job import Job
@@ -20,6 +21,10 @@ from sluicemq.transport.assignment import JobVerdict, not_begun
 
 if TYPE_CHECKING:
     from sluicemq.spans import Spans
+
+
+#: Of all workers of this process.
+_failures: Final = FailureLog()
 
 
 class Verdicts:
@@ -50,6 +55,7 @@ class Verdicts:
     def on(self, job: Job) -> JobVerdict:
         """Have a job handled, and return the verdict on it."""
         spans = tracing.current()
+        job.began = monotonic()
         if spans is None:
             try:
                 return self.of_result(job, self._handler(job))
@@ -66,15 +72,17 @@ class Verdicts:
         """Return what an exception of the handler, which is being handled, means for its job."""
         match error:
             case Reject():
-                return JobVerdict(job, wire.REJECT, said(error))
+                return JobVerdict(job, wire.REJECT, said(error), options=failure_of(error, job.began).sent())
             case Retry():
-                return JobVerdict(job, wire.ROLLBACK, said(error), delay_of("delay", error.delay))
+                delay, about = delay_of("delay", error.delay), failure_of(error, job.began)
+                return JobVerdict(job, wire.ROLLBACK, said(error), delay, options=about.sent())
             case Requeue():
                 return JobVerdict(job, wire.RELEASE, delay=error.delay)
             case _OnlyBegun():
                 return self._given_back(job, error.result)
-        complain("job %s of queue %s failed", job.id, job.queue)
-        return JobVerdict(job, wire.ROLLBACK, said(error, named=True))
+        failure = failure_of(error, job.began)
+        _failures.note(job, error, failure, monotonic())
+        return JobVerdict(job, wire.ROLLBACK, said(error, named=True), options=failure.sent())
 
     def traced(self, spans: Spans, job: Job, verdict: JobVerdict) -> JobVerdict:
         """Return the verdict with the span of its settlement."""

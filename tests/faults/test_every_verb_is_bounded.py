@@ -58,6 +58,7 @@ VERBS: dict[bytes, Entry] = {
     wire.COUNTERS: Entry(()),
     wire.WORKERS: Entry((None,)),
     wire.KINDS: Entry((None,)),
+    wire.ERRORS: Entry((None,)),
     wire.EVENTS: Entry(({},)),
     wire.PEEK: Entry(("large", "ready", 1000)),
     wire.PURGE: Entry(("victim", "ready"), _FEW),

@@ -157,6 +157,7 @@ SAID: dict[bytes, tuple[Any, ...]] = {
     wire.EVENTS: ({"queue": "victim"},),
     wire.WORKERS: ("victim",),
     wire.KINDS: ("victim",),
+    wire.ERRORS: ("victim",),
     wire.SUBS: ("news",),
     wire.FREE: ("news", "sums", 1),
     wire.HISTORY: ("queue", "large", None, "hour"),

@@ -42,6 +42,7 @@ WANTED: dict[str, Action | None] = {
                 f"{BASE}/queues",
                 f"{BASE}/workers",
                 f"{BASE}/kinds",
+                f"{BASE}/errors",
                 f"{BASE}/schedules",
             ),
             *(

@@ -193,6 +193,11 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
         b"KINDS",
         "921b a46d61696c",
     ),
+    "errors": (
+        (wire.ERRORS, 27, None),
+        b"ERRORS",
+        "921b c0",
+    ),
     "events": (
         (wire.EVENTS, 28, {"after": 17, "queue": "mail"}),
         b"EVENTS",

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFramesError
-from sluicemq.protocol.rows import CountRow, JobPage, ReasonRow, ReasonsRow
+from sluicemq.protocol.rows import CountRow, ErrorsRow, JobPage, ReasonRow, ReasonsRow
 from sluicemq.protocol.rules import kept, number, whole
+from sluicemq_broker.admin.errors import errors_row
 from sluicemq_broker.admin.jobs import job_page, listing, place_of
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import State
 from sluicemq_broker.queues import Census, Discard, Queues, Redrive, Task, Tasks
 from sluicemq_broker.runtime import read_options
-from sluicemq_broker.store import DeadLetters
+from sluicemq_broker.store import SAMPLE, DeadLetters, LatestError, latest_errors
 
 _LAST_TIME: Final = 253_370_000_000
+#: Queues whose dead letters are looked at for their errors, and dead letters of each at least; and
+#: milliseconds that this may take.
+_MOST_QUEUES: Final = 100
+_LEAST_OF_ONE: Final = 20
+_MOST_MS: Final = 2000
 
 
 class DeadLetterAdmin:
@@ -42,6 +49,23 @@ class DeadLetterAdmin:
         """Return why the latest of these died, the most frequent reasons first."""
         found = listing(self._queues, queue).reasons(queue, which, self._clock.now())
         return ReasonsRow(reasons=tuple(ReasonRow(**row) for row in found))
+
+    def errors(self, name: str | None, is_seen: Callable[[str], bool]) -> ErrorsRow:
+        """Return the errors behind the latest dead letters, of one queue or of all that are seen.
+
+        An error is a type and a place. Those of the queues with the most dead letters are looked at.
+        """
+        if name is not None:
+            self._queues.get(name)
+        names = [name] if name is not None else [each.name for each in self._queues if is_seen(each.name)]
+        counted = {each: self._census.dead(each) for each in names}
+        dying = sorted((each for each in names if counted[each] != 0), key=lambda each: -(counted[each] or 1))
+        looked_at, now = dying[:_MOST_QUEUES], self._clock.now()
+        most = max(_LEAST_OF_ONE, SAMPLE // max(1, len(looked_at)))
+        found: list[LatestError] = []
+        for database, some in self._queues.by_database(map(self._queues.get, looked_at)).items():
+            found += latest_errors(database, some, most, now, _MOST_MS)
+        return errors_row(found, counted)
 
     def about(self, queue: str, what: str, which: dict[str, Any]) -> CountRow | ReasonsRow:
         """Answer a DEAD: the :meth:`count` of dead letters, or their :meth:`reasons`."""

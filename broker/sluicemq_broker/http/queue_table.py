@@ -9,6 +9,7 @@ import falcon
 from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.rows import (
     CountRow,
+    ErrorsRow,
     JobPage,
     JobRow,
     QueuePage,
@@ -36,6 +37,7 @@ from sluicemq_broker.http.inputs import (
     JobQuery,
     JobsQuery,
     KeysBody,
+    OfQueue,
     RedriveBody,
     SettingsBody,
     StateBody,
@@ -43,7 +45,7 @@ from sluicemq_broker.http.inputs import (
 )
 from sluicemq_broker.http.route import BASE, Call, Method, Route
 from sluicemq_broker.http.sources import Sources
-from sluicemq_broker.security import NOTHING, Need, Needs
+from sluicemq_broker.security import NOTHING, Need, Needs, visible
 
 #: Bytes in memory from which on a job is large.
 _LARGE: Final = 256 * 1024
@@ -55,6 +57,10 @@ def _queues(of: Sources, call: Call) -> QueuePage:
     if call.query == View():
         return QueuePage(queues=tuple(visible_in_turns(call.caller, of.admin.queues.kept())))
     return of.snapshots.latest().of(call.caller).page(call.query)
+
+
+def _errors(of: Sources, call: Call) -> ErrorsRow:
+    return of.admin.dead_letters.errors(call.query.queue, visible.names(call.caller, Action.READ))
 
 
 def _jobs(of: Sources, call: Call, queue: str) -> JobPage:
@@ -191,6 +197,12 @@ JOBS: Final = (
     ),
 )  # fmt: skip
 DEAD_LETTERS: Final = (
+    Route(
+        _GET, f"{BASE}/errors", "dead_letters.by_error",
+        "The errors of the latest dead letters, of all queues or one: what was raised, and where",
+        Needs(Action.READ, "queue", shows=lambda _caller, answer: answer), ErrorsRow,
+        do=_errors, query=OfQueue,
+    ),
     Route(
         _GET, _DEAD, "dead_letters.list",
         "Dead letters, the latest first; a page may have fewer than `limit` and still have a next one",

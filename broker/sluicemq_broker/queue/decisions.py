@@ -80,7 +80,7 @@ class Return(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes that it holds until it is written."""
-        return len(self.entry.reason)
+        return len(self.entry.reason) + len(self.entry.failure.traceback)
 
 
 class Confirm(NamedTuple):
@@ -159,7 +159,7 @@ def on_verdict(verdict: Verdict, job: Job, worker: str, backoff: Backoff, now: f
     if verdict.delay and due is not None:
         job.check_due(due)
     count = Count.REJECTED if verdict.kind == wire.REJECT else Count.ROLLED_BACK
-    return Return(RolledBack(job, _reason(verdict), worker, due, dead=dead), count)
+    return Return(RolledBack(job, _reason(verdict), worker, due, dead=dead, failure=verdict.failure), count)
 
 
 def _released(verdict: Verdict, job: Job, worker: str, now: float) -> Return | Release:

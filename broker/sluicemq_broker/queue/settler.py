@@ -47,7 +47,7 @@ from sluicemq_broker.queue.endings import Endings, about_return
 from sluicemq_broker.queue.groups import Groups
 from sluicemq_broker.queue.moves import CHILDREN, FORWARDS, FanOuts, Forwards, Moves, Moving
 from sluicemq_broker.queue.other_queues import OtherQueues
-from sluicemq_broker.queue.pending_writes import PendingWrites, by_owner
+from sluicemq_broker.queue.pending_writes import PendingWrites, by_owner, weigh
 from sluicemq_broker.queue.ports import Popped
 from sluicemq_broker.queue.result_waiters import ResultWaiters
 from sluicemq_broker.queue.verdict import Settlement, Verdict, not_durable
@@ -58,6 +58,8 @@ from sluicemq_broker.store import NotCommitted, RolledBack
 #: Returns, or releases, in one statement at most; and statements of commits, or of forwards, at once.
 RETURN: Final = 1000
 AT_ONCE: Final = 2
+#: Bytes of reasons and tracebacks in one statement, about.
+_TRACEBACK_BYTES: Final = 2 * 2**20
 
 _Pop = tuple[list[Delivery], Popped]
 
@@ -104,7 +106,7 @@ class Settler:
             ),
             PassOn: verdict(forwards, size=FORWARDS, in_flight=AT_ONCE, weigh=Forwards.weigh),
             AwaitChildren: verdict(fan_outs, size=CHILDREN, weigh=FanOuts.weigh),
-            Return: verdict(self._write_returns, size=RETURN),
+            Return: verdict(self._write_returns, size=RETURN, weigh=_weigh_return),
             Confirm: verdict(
                 self._write_confirms, size=COMMIT, in_flight=AT_ONCE, failed=self._doubtful_failed
             ),
@@ -271,6 +273,7 @@ class Settler:
                 _answer(these)
                 continue
             if kind is Return:
+                self._note_attempts(these)
                 self._count_returns(these)
             else:
                 self.under_way += len(these)
@@ -282,6 +285,15 @@ class Settler:
             job, worked = delivery.job, at - delivery.handed_at
             # The number of a job is the microsecond in which it was accepted.
             self._core.counters.kinds.took(job.kind or "", now - worked - job.seq / 1e6, worked)
+
+    def _note_attempts(self, settled: Iterable[Settled[Return]]) -> None:
+        """Note when and where these attempts were made."""
+        origin = (
+            self._core.clock.now() - self._core.timer.now()
+        )  # the server's time when this process's was 0
+        for delivery, decision, *_ in settled:
+            entry = decision.entry
+            entry.began_at, entry.process = origin + delivery.handed_at, delivery.worker.process
 
     def _count_returns(self, settled: Sequence[Settled[Return]]) -> None:
         self._core.scheduler.ledger.returning(_awaited(settled), self._core.timer.now())
@@ -459,6 +471,11 @@ class Settler:
 
     def _undo_failed(self, jobs: list[Job]) -> None:
         self._core.counters.notice(Count.POPPED_LOST, f"{len(jobs)} popped jobs could not be stored again")
+
+
+def _weigh_return(settled: Settled[Return]) -> int:
+    """Return how much of a batch of :data:`RETURN` it takes."""
+    return weigh(1, settled.decision.size, RETURN, _TRACEBACK_BYTES)
 
 
 def _answer(settled: Sequence[Settled[Any]], problem: SluiceError | None = None) -> None:

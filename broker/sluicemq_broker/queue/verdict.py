@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from sluicemq.protocol import job_headers, wire
 from sluicemq.protocol.errors import BadFramesError, SluiceError, UnavailableError
+from sluicemq_broker.job import NOT_DESCRIBED, Failure
 from sluicemq_broker.queue.ports import Durable
 from sluicemq_broker.runtime import FLAG, shielded
 from sluicemq_broker.security import Caller
@@ -41,7 +42,8 @@ class Verdict(NamedTuple):
     """A worker's verdict on one delivery; ``detail`` is the result (bytes) or the reason (text).
 
     ``onward`` is where a FORWARD goes, or the children of a FANOUT; ``join``: the job is delivered once more
-    when these have ended; ``allow_failures``: it goes on if any of them fails.
+    when these have ended; ``allow_failures``: it goes on if any of them fails. ``failure``: the exception
+    behind a failure.
     """
 
     receipt: bytes
@@ -51,11 +53,12 @@ class Verdict(NamedTuple):
     onward: tuple[Onward, ...] = ()
     join: bool = False
     allow_failures: bool = False
+    failure: Failure = NOT_DESCRIBED
 
     @property
     def size(self) -> int:
         """Bytes that it holds until it is written."""
-        return len(self.detail) + sum([each.size for each in self.onward])
+        return len(self.detail) + len(self.failure.traceback) + sum([each.size for each in self.onward])
 
 
 #: Options of a FANOUT.

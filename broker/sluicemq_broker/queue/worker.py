@@ -127,6 +127,8 @@ class Worker:
     pops = False
     commits_on_arrival = False
     concurrency: float = math.inf
+    #: Its host and process id, where it has said them.
+    process: tuple[str, int] | None = None
     #: How it works: as a worker of the library, or with a REP or a PULL socket.
     door = ""
 

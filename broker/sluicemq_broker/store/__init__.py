@@ -11,7 +11,8 @@ from sluicemq_broker.store.admin.incidents import Incident, IncidentStore
 from sluicemq_broker.store.admin.inspector import MOST_CUT, Inspector
 from sluicemq_broker.store.admin.job_view import SHOWN_STATES
 from sluicemq_broker.store.admin.kept import Disk, Measured, disk_of, measure
-from sluicemq_broker.store.admin.listing import JobPage, Listing
+from sluicemq_broker.store.admin.latest_errors import LatestError, latest_errors
+from sluicemq_broker.store.admin.listing import SAMPLE, JobPage, Listing
 from sluicemq_broker.store.admin.logins import RENEWED as SECRET_RENEWED
 from sluicemq_broker.store.admin.logins import LoginRecord, LoginStore, SigningSecret
 from sluicemq_broker.store.admin.principals import (

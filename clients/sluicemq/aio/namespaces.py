@@ -192,6 +192,7 @@ class DeadLetters(_Namespace):
     list = Awaited(dead_letters.DeadLetters.list)
     count = Awaited(dead_letters.DeadLetters.count)
     by_reason = Awaited(dead_letters.DeadLetters.by_reason)
+    by_error = Awaited(dead_letters.DeadLetters.by_error)
     redrive = Operating(dead_letters.DeadLetters.redrive)
     discard = Operating(dead_letters.DeadLetters.discard)
 

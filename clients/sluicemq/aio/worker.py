@@ -74,6 +74,7 @@ class _VerdictsOfTasks(verdicts.Verdicts):
     async def of(self, job: Any) -> JobVerdict:
         """Have a job handled, and return the verdict on it; raises CancelledError only."""
         spans = tracing.current()
+        job.began = monotonic()
         handler: Any = self._handler
         try:
             if spans is None:

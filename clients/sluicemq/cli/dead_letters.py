@@ -12,7 +12,7 @@ from sluicemq.cli.jobs import limit_option, list_jobs, newest_option
 from sluicemq.cli.nouns import Noun
 from sluicemq.cli.operations import carried_out
 from sluicemq.cli.options import timespan
-from sluicemq.cli.output import Invocation
+from sluicemq.cli.output import Invocation, span
 from sluicemq.dead_letters import DeadLetterChoice
 from sluicemq.protocol.rows import RedriveRow, plain
 from sluicemq.protocol.wire import ShownState
@@ -77,6 +77,36 @@ def by_reason(invocation: Invocation, /, queue: str, **times: float | None) -> N
         invocation.table("", [{"count": each["count"], "reason": each["reason"]} for each in found])
     else:
         invocation.note(f"no dead letters in {queue}")
+
+
+@dead_letters.command()
+@click.argument("queue", required=False)
+@click.pass_obj
+def by_error(invocation: Invocation, queue: str | None) -> None:
+    """Show the errors of the latest dead letters, of a QUEUE or of all queues: what was raised, and where."""
+    with invocation.client() as client:
+        found = plain(client.dead_letters.by_error(queue))
+    if invocation.as_json:
+        invocation.json(found)
+    elif found["errors"]:
+        invocation.table("", [_error_row(each) for each in found["errors"]])
+        if found["looked"] < found["dead"]:
+            invocation.note(f"{found['looked']} of {found['dead']} dead letters were looked at")
+    else:
+        invocation.note(f"no dead letters{f' in {queue}' if queue else ''}")
+
+
+def _error_row(error: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "count": f"{'' if error['exact'] else '~'}{error['count']}",
+        "type": error["type"],
+        "place": error["place"] or None,
+        "queues": ", ".join(error["queues"]),
+        "kinds": ", ".join(error["kinds"]) or None,
+        "last": f"{span(time() - error['last_at'])} ago",
+        "job": error["job"],
+        "reason": error["reason"],
+    }
 
 
 def _which(function: _Function) -> _Function:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from time import time
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from sluicemq.cli.nouns import Noun
 from sluicemq.cli.options import flag, job_flags, of_change
-from sluicemq.cli.output import CommandClient, Invocation, shown, span
+from sluicemq.cli.output import CommandClient, Invocation, shown, span, took
 from sluicemq.cli.results import result
 from sluicemq.protocol.errors import SluiceError
 from sluicemq.protocol.readable import start_of
@@ -151,6 +151,7 @@ def show_job(invocation: Invocation, queue: str, job: Mapping[str, Any], *, payl
     if errors:
         invocation.result(" ")
         invocation.table("errors", [_failure(each, _columns(errors)) for each in errors])
+        _show_traceback(invocation, errors)
     for name in _BODIES:
         if job.get(name):
             invocation.result(" ")
@@ -209,13 +210,33 @@ def _value(key: str, value: Any, now: float) -> Any:
 
 
 def _failure(error: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
-    return {key: shown("_at", error[key]) if key == "at" else error.get(key) or None for key in columns}
+    """Return a failed attempt as a line of a table; what ``worker`` and ``reason`` say is not repeated."""
+    row = {key: shown("_at", error[key]) if key == "at" else error.get(key) or None for key in columns}
+    if "began_at" in row:
+        began = row.pop("began_at")
+        row["took"] = took(error["at"] - began) if began and error.get("at") else None
+    return row
+
+
+def _show_traceback(invocation: Invocation, errors: Sequence[Mapping[str, Any]]) -> None:
+    """Show the latest traceback, line by line."""
+    latest = next((each for each in reversed(errors) if each.get("traceback")), None)
+    if latest is not None:
+        invocation.result(" ")
+        invocation.result(f"traceback of attempt {latest.get('attempt')}:")
+        for line in str(latest["traceback"]).splitlines():
+            invocation.result(line)
+
+
+#: What the worker's name and the reason say already, and what takes many lines.
+_NOT_IN_TABLE: Final = ("host", "pid", "type", "traceback")
 
 
 def _columns(errors: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the columns of a history: the known ones first, then those of a newer broker."""
     known = ["at", "attempt", "worker", "reason"]
-    return [*known, *dict.fromkeys(key for each in errors for key in each if key not in known)]
+    others = dict.fromkeys(key for each in errors for key in each if key not in (*known, *_NOT_IN_TABLE))
+    return [*known, *others]
 
 
 def _body(name: str, body: Any) -> str:

@@ -7,6 +7,10 @@ from typing import Final
 #: Characters of an exception's text that are kept as a reason.
 MOST_REASON: Final = 1000
 
+#: Characters of a traceback that are kept, and of the type and place of an error.
+MOST_TRACEBACK: Final = 8000
+MOST_NAMED: Final = 200
+
 _MOST_SHOWN: Final = 100  # characters of a value that can't be used
 
 
@@ -34,6 +38,15 @@ def escaped(value: str, most: int = MOST_REASON) -> str:
     if is_utf8(start):
         return start
     return str.encode(start, "utf-8", "backslashreplace").decode()[:most]
+
+
+def cut_in_middle(text: str, most: int) -> str:
+    """Return a text of ``most`` characters at most: a third of its beginning, and its end."""
+    if len(text) <= most:
+        return text
+    mark = f"\n… {len(text) - most} characters are left out …\n"
+    first = most // 3
+    return text[:first] + mark + text[len(text) - most + first + len(mark) :]
 
 
 def start_of(text: bytes, most: int, errors: str = "backslashreplace") -> str:

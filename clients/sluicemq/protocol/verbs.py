@@ -56,6 +56,7 @@ _TABLE: Final[dict[str, _Rows]] = {
         ("list", "PEEK", "list"),
         ("count", "DEAD", "count"),
         ("by_reason", "DEAD", "by-reason"),
+        ("by_error", "ERRORS", "by-error"),
         ("redrive", "REDRIVE", "redrive"),
         ("discard", "DISCARD", "discard"),
     ),

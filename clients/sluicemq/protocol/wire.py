@@ -14,7 +14,8 @@ in UTF-8; ids are strings of 1 to 128 bytes, payloads, results and receipts are 
 
 From the client::
 
-    HELLO   [n, {client, version, id?, connection?}]    -> {broker, heartbeat, silence, max_job_bytes}
+    HELLO   [n, {client, version, id?, connection?}]    -> {broker, heartbeat, silence, max_job_bytes,
+                                                           features?}
     PUSH    [n, queue, [[id|nil, payload, headers|nil], ...]]
                                                         -> [[position, code, text, id?], ...]  refused
                                                            ones, id: of a DUPLICATE, the first job's;
@@ -72,6 +73,8 @@ From the client::
     DEAD    [n, queue, what, {reason?, since?, until?}] -> about dead letters; ``count`` -> {count, exact};
                                                            ``reasons`` of the latest -> {reasons:
                                                            [{reason, count}, ...]}, the frequent first
+    ERRORS  [n, queue|nil]                              -> {errors: [{type, place, count, ...}, ...], looked,
+                                                           dead}: of the latest dead letters
     TASKS   [n]                                         -> [{id, kind, queue, state, done, total|nil, ...},
                                                            ...]  bulk operations, the latest first
     TASK    [n, id]                                     -> {id, kind, queue, state, done, ..., answer?}
@@ -158,6 +161,8 @@ Verdicts:
 * ``COMMIT``: done. Detail: the result, bin.
 * ``ROLLBACK``: to be delivered again. Detail: the reason, str; delay: seconds, nil: the job's back-off.
 * ``REJECT``: a dead letter. Detail: the reason.
+  To a broker with the feature ``failures`` it, or a ROLLBACK, may say which exception is behind it: onward
+  nil, then a map ``{type, place, traceback (bin), seconds}``.
 * ``RELEASE``: never started; given back without counting the attempt; due again after the delay, nil: 1 s.
 * ``FORWARD``: the job goes on to another queue, under its id. Onward: ``[queue, payload|nil, headers|nil]``,
   nil: unchanged. Headers are those of a push, without ``id``, ``dedupe_id``, ``dedupe_window``, ``reply``.
@@ -223,6 +228,7 @@ CHANGE: Final = b"CHANGE"
 REDRIVE: Final = b"REDRIVE"
 DISCARD: Final = b"DISCARD"
 DEAD: Final = b"DEAD"
+ERRORS: Final = b"ERRORS"
 PUBLISH: Final = b"PUBLISH"
 READ: Final = b"READ"
 STREAMS: Final = b"STREAMS"
@@ -272,6 +278,9 @@ ROTATE: Final = "rotate"
 PERMIT: Final = "permit"
 #: Actions that change nothing.
 ONLY_LOOK: Final = (LIST, ONE)
+
+#: Additions to the protocol that a greeting names: the exceptions behind failures are kept.
+FAILURES: Final = "failures"
 
 #: What a DEAD asks of dead letters.
 COUNT: Final = "count"
@@ -362,7 +371,7 @@ LOOKS: Final = frozenset(
             RESULT,
             PING,
         ),
-        *(READ, STREAMS, STREAM, SUBS, AUDIT, BROKERS, DEAD),
+        *(READ, STREAMS, STREAM, SUBS, AUDIT, BROKERS, DEAD, ERRORS),
     )
 )
 
@@ -429,9 +438,9 @@ def verdict_row(
 ) -> list[Any]:
     """Return one verdict of a SETTLE; a reason is cut to what a job's history keeps."""
     row = [receipt, verb, detail[:MOST_REASON] if isinstance(detail, str) else detail, delay]
-    if onward is None:
-        return row
-    return [*row, onward, options] if options else [*row, onward]
+    if options:
+        return [*row, onward, options]
+    return row if onward is None else [*row, onward]
 
 
 def _body(frames: list[bytes]) -> bytes:

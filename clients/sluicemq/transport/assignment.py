@@ -37,7 +37,8 @@ EXTEND_TIMEOUT = 30.0
 class JobVerdict(NamedTuple):
     """One verdict on a job, with its result or reason, a delay, and the queue that the job goes on to.
 
-    ``options``: those of a fan-out. ``span``: that of its settlement, if the program traces.
+    ``options``: those of a fan-out; else the exception behind a failure. ``span``: that of its settlement, if
+    the program traces.
     """
 
     job: Job
@@ -51,6 +52,8 @@ class JobVerdict(NamedTuple):
     @property
     def size(self) -> int:
         """Return about how many bytes the verdict has."""
+        if self.options and self.onward is None:
+            return len(self.detail or "") + len(self.options["traceback"])
         onward = (self.onward if self.verb == wire.FAN_OUT else [self.onward]) if self.onward else ()
         return len(self.detail or "") + sum([len(each[1] or b"") for each in onward])
 
@@ -514,8 +517,9 @@ class Assignment:
 
         self._settling += 1
         spans = [(at, verdict.span) for at, verdict in enumerate(batch) if verdict.span is not None]
+        keeps = wire.FAILURES in self.connection.features
         rows = [
-            wire.verdict_row(job.receipt, verb, detail, delay, onward, options)
+            wire.verdict_row(job.receipt, verb, detail, delay, onward, options if onward or keeps else None)
             for job, verb, detail, delay, onward, options, _span in batch
         ]
         self.connection.request(wire.SETTLE, rows, answered=answered)

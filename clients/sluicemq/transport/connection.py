@@ -88,6 +88,9 @@ class Connection:
     ``start`` it once; ``close`` may be called again.
     """
 
+    features: frozenset[str] = frozenset()
+    """Additions to the protocol that the broker knows, as its greeting says."""
+
     def __init__(
         self,
         broker: Broker,
@@ -459,6 +462,8 @@ class Connection:
         self._heartbeat = float(hello.get("heartbeat", DEFAULT_HEARTBEAT))
         self._silence = float(hello.get("silence", DEFAULT_SILENCE))
         self.max_job_bytes, self.permissions = hello.get("max_job_bytes"), hello.get("permissions")
+        features = hello.get("features")
+        self.features = frozenset(map(str, features)) if isinstance(features, list) else frozenset()
         if self.max_job_bytes is not None:
             self._most_bytes = 2 * self.max_job_bytes + _BESIDE_JOBS
         self._candidates.greeted(monotonic())

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.permissions import Action
-from sluicemq.protocol.rows import KindRow, WorkerRow
+from sluicemq.protocol.rows import ErrorsRow, KindRow, WorkerRow
 from sluicemq_broker.admin import (
     OF_ON_DEAD,
     OF_REDRIVE,
@@ -51,6 +51,8 @@ _OF_TASK: Final = Needs(
 _OF_STATS: Final = Needs(Action.READ, shows=visible.stats)
 _OF_WORKERS: Final = Needs(Action.READ, 0, shows=visible.workers)
 _OF_KINDS: Final = Needs(Action.READ, 0, shows=visible.kinds)
+#: Its answer is made of what the caller may see.
+_OF_ERRORS: Final = Needs(Action.READ, 0, shows=lambda _caller, answer: answer)
 _READ: Final = Needs(Action.READ, 0)
 _MANAGE: Final = Needs(Action.MANAGE, 0)
 
@@ -104,6 +106,11 @@ def _kinds(session: Any, name: str | None) -> Computed:
     return Computed(rows)
 
 
+def _errors(session: Any, name: str | None) -> ErrorsRow:
+    admin: Admin = session.admin
+    return admin.dead_letters.errors(name, visible.names(session.caller, Action.READ))
+
+
 def _events(session: Any, options: dict[str, Any]) -> Computed:
     """Return events of queues that the caller may read; the first look makes the broker record them."""
     caller: Caller = session.caller
@@ -149,6 +156,7 @@ ADMIN_VERBS: Final[dict[bytes, AdminVerb]] = {
     wire.REDRIVE: _starts("admin.dead_letters", DeadLetterAdmin.redrive, _OF_REDRIVE, str, dict, str | None),
     wire.DISCARD: _starts("admin.dead_letters", DeadLetterAdmin.discard, _MANAGE, str, dict),
     wire.DEAD: _reads("admin.dead_letters", DeadLetterAdmin.about, _READ, str, str, dict),
+    wire.ERRORS: AdminVerb(_session, _errors, _OF_ERRORS, (str | None,), reads=True),
     wire.TASKS: _reads("admin.tasks", Tasks.latest, Needs(Action.MANAGE, shows=visible.operations)),
     wire.TASK: _reads("admin.tasks", Tasks.find, _OF_TASK, str),
     wire.TCANCEL: _changes("admin.tasks", Tasks.cancel, _OF_TASK, str),

@@ -9,6 +9,7 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.durations import TEN_YEARS
 from sluicemq.protocol.errors import BadFramesError, SluiceError
 from sluicemq.protocol.rules import FARTHEST, LONGEST_ID
+from sluicemq_broker.job import Failure
 from sluicemq_broker.queue import FAN_OUT_OPTIONS, MOST_CHILDREN, Onward, Verdict
 from sluicemq_broker.runtime import read_options
 
@@ -71,6 +72,8 @@ def verdict_entry(entry: Any, *, in_full: bool = True) -> Verdict:
         ]:
             if kind in _VERDICTS and not isinstance(delay, bool) and 0 <= (delay or 0) <= TEN_YEARS:
                 return Verdict(receipt, kind, detail or b"", delay)
+        case [bytes(), wire.ROLLBACK | wire.REJECT, _, _, None, dict() as failure]:
+            return verdict_entry(entry[:4])._replace(failure=Failure.read(failure))
         case [bytes() as receipt, wire.FORWARD, None, None, onward]:
             return Verdict(receipt, wire.FORWARD, onward=(_onward(onward),))
         case [bytes() as receipt, wire.FAN_OUT, (None | bytes()) as result, None, list() as children, *more]:

@@ -142,6 +142,8 @@ class Session:
 
     def __init__(self, door: SessionDoor, lane: Lane) -> None:
         self.name = self.peer = lane.peer
+        self.process: tuple[str, int] | None = None
+        """Host and process id of the client, once it has said them."""
         self.concurrency = math.inf
         """How many jobs the client works on at one time, in the order in which it got them."""
         self.disconnected = False
@@ -362,7 +364,7 @@ class Session:
     def hello(self, number: int, fields: Fields) -> None:
         """Note who the client is; answer how to behave."""
         (about,) = take(fields, dict)
-        self.name = _client_name(about, self.lane.peer)
+        self.name, self.process = _client_name(about, self.lane.peer), _process(about)
         self.concurrency = _concurrency(about)
         self.moves = about.get("moves") is True
         if self._connection is None:
@@ -381,6 +383,7 @@ class Session:
                 "silence": self.door.patience,
                 "max_job_bytes": settings.max_job_bytes,
                 "name": self.door.name,
+                "features": [wire.FAILURES],
                 **({"stopping": True} if self.door.stopping else {}),
                 **({} if permitted == Permissions.all() else {"permissions": permitted.plain()}),
             },
@@ -450,12 +453,15 @@ VERBS: Final[Verbs] = {
 def _client_name(about: dict[str, Any], peer: str) -> str:
     """Return a client's name, as ``mailer web-1:4711``: its name or kind, host and pid, or address."""
     names = [name[:100] for key in ("name", "client") if isinstance(name := about.get(key), str) and name]
+    process = _process(about)
+    place = peer if process is None else f"{process[0]}:{process[1]}"
+    return f"{names[0]} {place}" if names else place
+
+
+def _process(about: dict[str, Any]) -> tuple[str, int] | None:
     host, pid = about.get("host"), about.get("pid")
     # no process id is as large
-    place = (
-        f"{host[:100]}:{pid}" if isinstance(host, str) and isinstance(pid, int) and abs(pid) < 2**31 else peer
-    )
-    return f"{names[0]} {place}" if names else place
+    return (host[:100], pid) if isinstance(host, str) and isinstance(pid, int) and abs(pid) < 2**31 else None
 
 
 def _concurrency(about: dict[str, Any]) -> float:

@@ -31,6 +31,7 @@ class SessionWorker(Worker):
         super().__init__(session.name, credit, session.peer, session.caller, reads=session.writable)
         self.queue = queue
         self.concurrency = session.concurrency
+        self.process = session.process
         self._session = session
         self._number = 0
 

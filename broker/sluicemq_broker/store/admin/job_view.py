@@ -9,7 +9,7 @@ from bson.datetime_ms import DatetimeMS
 
 from sluicemq.protocol.wire import ShownState
 from sluicemq_broker.job import SCHEDULED, State
-from sluicemq_broker.store.jobs.documents import ANY_PRIORITY, ORDER
+from sluicemq_broker.store.jobs.documents import ANY_PRIORITY, ORDER, TRACEBACK
 from sluicemq_broker.store.jobs.index_models import ENDED_INDEX, IN_LINE, LINE_INDEX, RESERVED_INDEX
 from sluicemq_broker.store.jobs.orders import SortedBy, order_there
 from sluicemq_broker.store.jobs.outcomes import EXPIRED
@@ -73,6 +73,7 @@ def state_at(stored: Document, now: float) -> Any:
 def shown(stored: Document, state: str) -> Document:
     """Return a job as it is shown: times as Unix seconds, and only values that msgpack and JSON have."""
     row = {key: plain(value) for key, value in stored.items() if key != "_id"}
+    _join_tracebacks(row)
     if "children" in row:  # a parent has no place in a line
         row.pop("wait", None)
     if "payload" in row and not isinstance(row["payload"], bytes):
@@ -82,6 +83,15 @@ def shown(stored: Document, state: str) -> Document:
         **row,
         "state": state,
     }
+
+
+def _join_tracebacks(row: Document) -> None:
+    """Put each traceback to the failure of its time."""
+    found = [row.pop(key) for key in list(row) if key.startswith(TRACEBACK)]
+    texts = {each["at"]: each.get("text") for each in found if isinstance(each, dict) and "at" in each}
+    for each in row.get("errors") or () if texts else ():
+        if isinstance(each, dict) and each.get("at") in texts:
+            each["traceback"] = texts[each["at"]]
 
 
 def plain(value: Any) -> Any:

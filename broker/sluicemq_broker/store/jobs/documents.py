@@ -26,7 +26,8 @@ Each job is one document from its insert to its end::
      owner?, reserved_at?, hold?,                      while reserved; hold: while done, too
     slot?: {tenant, n},                               while reserved: its slot of its tenant
      progress?: {done, total?, note?, at, attempt},    the last report of the worker of that attempt
-     errors?: [{at, attempt, reason, worker}],         the last 10 failures
+     errors?: [{at, attempt, reason, worker, type?, place?, began_at?, host?, pid?}],   the last 10 failures
+     traceback_0?: {at, text}, traceback_1?, traceback_2?,   of the failures at these times, the last 3
      result?, done_by?, worker?, started_at?,          once done
      ended_at?, remove_at?,                            once done or dead
      unreadable?}                                      why the document is no job
@@ -59,6 +60,10 @@ PUT_ASIDE: Final = "removed."
 #: How many former queues of a job are kept, the last ones.
 PASSED_KEPT: Final = 20
 
+
+#: Beginning of the names of fields with tracebacks. They are apart from the history, of which lists show the
+#: end; and no array, to which nothing could be added where somebody has made it another thing.
+TRACEBACK: Final = "traceback_"
 
 #: The group of a job that waits for its children. It is no string, so no line has this name; yet the job is
 #: in the index of lines.

@@ -11,8 +11,16 @@ from typing import Any, Final, NamedTuple
 from pymongo import UpdateMany, UpdateOne
 
 from sluicemq.protocol.errors import DuplicateError, LeaseLostError, UncertainError
-from sluicemq_broker.job import ERRORS_KEPT, FIRST, Job, State
-from sluicemq_broker.store.jobs.documents import QueueDefaults, document, failure, in_line
+from sluicemq_broker.job import (
+    ERRORS_KEPT,
+    FIRST,
+    NOT_DESCRIBED,
+    TRACEBACKS_KEPT,
+    Failure,
+    Job,
+    State,
+)
+from sluicemq_broker.store.jobs.documents import TRACEBACK, QueueDefaults, document, failure, in_line
 from sluicemq_broker.store.values import Document, date, seconds
 
 #: The reason of a job that died as no worker took it in time.
@@ -45,7 +53,8 @@ class RolledBack:
 
     ``reason``: what its history says; empty: it has not failed, and nothing is said.
     ``counted``: the attempt counts; otherwise the worker had not started. ``answered``: the worker has said
-    something of it.
+    something of it. ``failure``: the exception behind it. ``began_at``: when the attempt began, in seconds of
+    the server's clock, in which ``process``, a host and process id; None where they are not known.
     """
 
     job: Job
@@ -56,6 +65,9 @@ class RolledBack:
     dead: bool = False
     counted: bool = True
     answered: bool = True
+    failure: Failure = NOT_DESCRIBED
+    began_at: float | None = None
+    process: tuple[str, int] | None = None
 
 
 class Progressed(NamedTuple):
@@ -216,13 +228,30 @@ def rolled_back(entry: RolledBack, now: float) -> UpdateOne:
         changed["suspect"] = True
     if not entry.answered:
         changed["unanswered"] = entry.job.unanswered + 1
-    history = {"$each": [failure(entry.job, entry.reason, entry.worker, date(now))], "$slice": -ERRORS_KEPT}
     update: Document = {"$set": changed, "$unset": unset}
     if entry.reason:
-        update["$push"] = {"errors": history}
+        update["$push"] = {"errors": {"$each": [_failure(entry, now)], "$slice": -ERRORS_KEPT}}
+        if trace := entry.failure.traceback:
+            place = entry.job.attempts % TRACEBACKS_KEPT
+            changed[f"{TRACEBACK}{place}"] = {"at": date(now), "text": trace}
     if not entry.counted:
         update["$inc"] = {"attempts": -1}
     return UpdateOne(reserved_as(entry.job), update)
+
+
+def _failure(entry: RolledBack, now: float) -> Document:
+    """Return the entry of a failed attempt in a job's history."""
+    what = entry.failure
+    known: Document = {"type": what.type, "place": what.place}
+    if entry.process is not None:
+        known["host"], known["pid"] = entry.process
+    began = entry.began_at if what.seconds is None else now - what.seconds
+    if began is not None:
+        known["began_at"] = date(began)
+    return {
+        **failure(entry.job, entry.reason, entry.worker, date(now)),
+        **{name: value for name, value in known.items() if value},
+    }
 
 
 def death(now: float, reason: str, *, losses: int = 0) -> list[Document]:

@@ -8,12 +8,22 @@ from sluicemq.protocol.rows.base import Row
 
 
 class AttemptRow(Row, frozen=True, kw_only=True):
-    """One attempt that failed: when, its number, why, and at which worker."""
+    """One attempt that failed, ``at`` its end: its number, why, at which worker, and where that runs.
+
+    ``type`` and ``place``: of the exception, and the function that raised it; with its ``traceback``, of the
+    last three attempts. None: the worker has not said it.
+    """
 
     at: float | None = None
     attempt: int | None = None
     reason: str = ""
     worker: str | None = None
+    began_at: float | None = None
+    host: str | None = None
+    pid: int | None = None
+    type: str | None = None
+    place: str | None = None
+    traceback: str | None = None
 
 
 class ProgressRow(Row, frozen=True, kw_only=True):
@@ -153,6 +163,34 @@ class ReasonsRow(Row, frozen=True, kw_only=True):
     """The reasons for which the latest dead letters died, the most frequent first."""
 
     reasons: tuple[ReasonRow, ...]
+
+
+class DeadErrorRow(Row, frozen=True, kw_only=True):
+    """An error of dead letters: what was raised, and in which function; as looked at.
+
+    ``count``: dead letters with it; ``exact``: all were looked at, else the latest stand for the others.
+    ``reason``: of the latest, ``job`` of ``queue``. ``queues``, ``kinds``: where it occurs, ten at most.
+    """
+
+    type: str
+    place: str
+    count: int
+    exact: bool
+    reason: str
+    queue: str
+    job: str
+    first_at: float
+    last_at: float
+    queues: tuple[str, ...]
+    kinds: tuple[str, ...]
+
+
+class ErrorsRow(Row, frozen=True, kw_only=True):
+    """Errors of dead letters, the most frequent first; ``looked``: dead letters looked at, of ``dead``."""
+
+    errors: tuple[DeadErrorRow, ...]
+    looked: int
+    dead: int
 
 
 class RefusedRow(Row, frozen=True, array_like=True):

@@ -1,0 +1,59 @@
+"""Errors of dead letters, grouped by what was raised and where."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from sluicemq.protocol.rows import DeadErrorRow, ErrorsRow
+from sluicemq_broker.store import LatestError
+from sluicemq_devices.hub import in_pieces
+
+#: Errors in one answer; queues and kinds that one names.
+_MOST_ERRORS: Final = 50
+_MOST_NAMES: Final = 10
+#: The type at the beginning of a reason, as in ``KeyError: 'name'``.
+_TYPE: Final = re.compile(r"([A-Za-z_][\w.]{0,99}): ")
+_NUMBER: Final = re.compile(r"\d+")
+_SHORT: Final = 80
+
+
+def errors_row(found: Sequence[LatestError], counted: Mapping[str, int | None]) -> ErrorsRow:
+    """Group errors, the latest first; ``counted``: about how many dead letters each queue has."""
+    looked = Counter(each.queue for each in found)
+    weights = {queue: max(1.0, (counted.get(queue) or 0) / number) for queue, number in looked.items()}
+    groups: dict[tuple[str, str], list[LatestError]] = defaultdict(list)
+    for each in in_pieces(found):
+        groups[each.type or _type_of(each.reason), each.place].append(each)
+    rows = [_row(*about, these, weights) for about, these in groups.items()]
+    rows.sort(key=lambda row: (-row.count, row.type, row.place))
+    total = sum(max(counted.get(queue) or 0, number) for queue, number in looked.items())
+    unseen = sum(number or 0 for queue, number in counted.items() if queue not in looked)
+    return ErrorsRow(errors=tuple(rows[:_MOST_ERRORS]), looked=len(found), dead=total + unseen)
+
+
+def _row(kind: str, place: str, these: Sequence[LatestError], weights: Mapping[str, float]) -> DeadErrorRow:
+    latest = these[0]
+    return DeadErrorRow(
+        type=kind,
+        place=place,
+        count=round(sum(weights[each.queue] for each in these)),
+        exact=all(weights[each.queue] == 1.0 for each in these),
+        reason=latest.reason,
+        queue=latest.queue,
+        job=latest.job,
+        first_at=these[-1].at,
+        last_at=latest.at,
+        queues=tuple(name for name, _ in Counter(each.queue for each in these).most_common(_MOST_NAMES)),
+        kinds=tuple(
+            name for name, _ in Counter(each.kind for each in these if each.kind).most_common(_MOST_NAMES)
+        ),
+    )
+
+
+def _type_of(reason: str) -> str:
+    """Return what stands for the type of an error whose worker has said only a reason."""
+    found = _TYPE.match(reason)
+    return found[1] if found else _NUMBER.sub("#", reason)[:_SHORT]
