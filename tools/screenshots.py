@@ -207,6 +207,11 @@ def _minute(number: int, minute: int, times: int) -> tuple[dict[str, int], dict[
     worked = int(done * 14 * dice.uniform(0.9, 1.1))
     added = {"pushed": pushed, "delivered": done + failed, "committed": done, "rolled_back": failed,
              "waited": waited, "worked": worked}  # fmt: skip
+    # How long jobs waited and took, by the bounds of the histograms: twenty from half a millisecond to a day.
+    slow = 8 if outage else 3 if flood > 1 else 0
+    for letter, middle in (("q", 5 + slow), ("w", 4)):
+        for bound, share in zip(range(middle - 1, middle + 4), (0.3, 0.5, 0.14, 0.05, 0.01), strict=True):
+            added[f"{letter}{bound}"] = int(done * share * dice.uniform(0.8, 1.2))
     return added, {"ready": ready}
 
 

@@ -24,7 +24,7 @@ from support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(path_of_chromium() is None, reason="no Chromium: apt-get install chromium")
 
-PAGES = ("", "queues", "dead", "workers", "schedules", "streams", "operations", "kept", "audit")
+PAGES = ("", "queues", "kinds", "dead", "workers", "schedules", "streams", "operations", "storage", "audit")
 #: What would run if any of it became markup.
 SCRIPT = "<script>document.title='hacked'</script><img src=x onerror=\"document.title='hacked'\">"
 _full = pytest.mark.full
@@ -38,9 +38,11 @@ const counted = (ask) => function (...given) {
 };
 window.fetch = counted(window.fetch);
 Response.prototype.json = counted(Response.prototype.json);
+window.streams = [];
 window.EventSource = class extends EventSource {
   constructor(...given) {
     super(...given);
+    window.streams.push(this);
     window.awaited++;
     this.first = () => { this.first = () => {}; over(); };
     for (const kind of ["message", "error"]) this.addEventListener(kind, () => this.first());
@@ -159,7 +161,11 @@ def test_every_page_shows_what_is_there_and_nothing_that_users_write_becomes_mar
 
 def test_the_charts_of_the_history_are_drawn(dashboard: Dashboard) -> None:
     page = dashboard.show("")
-    expect(page.locator(".chart canvas")).to_have_count(3)
+    expect(page.locator(".chart canvas, .chart p:text('no jobs')")).to_have_count(4)
+    # And one event stream, whatever the tab has shown
+    for place in ("queues", "workers", "dead", ""):
+        dashboard.show(place)
+    assert page.evaluate("window.streams.filter((each) => each.readyState < 2).length") == 1
     expect(page.get_by_text("no history")).to_have_count(0)
 
 
@@ -215,6 +221,62 @@ def test_queues_are_sorted_and_filtered_by_keyboard(dashboard: Dashboard, jobs: 
     expect(page.get_by_role("columnheader", name="Ready")).to_have_attribute("aria-sort", "descending")
     page.keyboard.press("Enter")
     expect(names).to_have_text([f"{jobs.queue}-{number}" for number in range(3)])
+
+
+@_full
+def test_back_leads_to_the_filter_order_tab_and_page_that_were_shown(
+    dashboard: Dashboard, jobs: OwnQueue
+) -> None:
+    # Given: a tab of the queue's page that opens where jobs are, and its second page
+    kill(jobs, *(f"job-{number:02}" for number in range(30)))
+    page = dashboard.show(f"queues?contains={jobs.queue}")
+    page.get_by_role("button", name="Dead", exact=True).click()
+    page.get_by_role("link", name=jobs.queue).click()
+    dead = page.get_by_role("button", name=re.compile("^dead ~?30$"))
+    expect(dead).to_have_attribute("aria-pressed", "true")
+    card = page.get_by_role("region", name="Jobs", exact=True)
+    rows = card.locator("tbody th")
+    expect(rows).to_have_count(25)
+    card.get_by_role("button", name="Next").click()
+    expect(rows).to_have_count(5)
+    first = rows.first.inner_text()
+    card.get_by_role("button", name=re.compile("^ready")).click()
+    expect(card.get_by_text("no such jobs")).to_be_visible()
+    # When and then: each step back
+    page.go_back()
+    expect(rows).to_have_count(5)
+    expect(rows.first).to_have_text(first)
+    page.reload()
+    expect(rows.first).to_have_text(first)
+    card.get_by_role("button", name="Previous").click()
+    expect(rows).to_have_count(25)
+    for _ in range(3):
+        page.go_back()
+    expect(page.get_by_role("columnheader", name="Dead")).to_have_attribute("aria-sort", "descending")
+    expect(page.get_by_label("Filter by name")).to_have_value(jobs.queue)
+
+
+@_full
+def test_a_job_is_pushed_by_hand_and_the_queue_deleted_with_its_count(
+    dashboard: Dashboard, jobs: OwnQueue
+) -> None:
+    jobs.push()
+    page = dashboard.show(f"queues/{jobs.queue}")
+    dashboard.log_in()
+    page.get_by_role("button", name="Push a job").click()
+    form = page.get_by_role("dialog")
+    form.get_by_label("Payload").fill('{"to": "ada"}')
+    form.get_by_label("Options").fill('{"priority": "high"}')
+    form.get_by_role("button", name="Push").click()
+    expect(form.get_by_role("status")).to_contain_text("priority")
+    form.get_by_label("Options").fill('{"id": "by hand"}')
+    form.get_by_role("button", name="Push").click()
+    expect(page.get_by_text("pushed job by hand")).to_be_visible()
+    assert jobs.client.jobs.get(jobs.queue, "by hand").payload == b'{"to": "ada"}'
+    page.get_by_role("button", name="Delete queue").click()
+    expect(form).to_contain_text("with 2 jobs?")
+    form.get_by_role("button", name="Delete it").click()
+    expect(page.get_by_role("heading", name="Queues")).to_be_visible()
 
 
 @_full
@@ -448,7 +510,9 @@ def test_nobody_sees_anything_before_a_login_and_then_what_is_permitted(closed: 
     # Then
     expect(page.locator("tbody th")).to_have_text(["mail"])
     expect(page.locator("#who")).to_have_text("reader")
-    expect(page.locator("nav li:visible")).to_have_text(["Overview", "Queues", "Dead letters", "Workers"])
+    expect(page.locator("nav li:visible")).to_have_text(
+        ["Overview", "Queues", "Kinds", "Dead letters", "Workers"]
+    )
     expect(page.get_by_role("button", name="Pause")).to_have_count(0)
     (cookie,) = closed.context.cookies()
     assert (cookie["httpOnly"], cookie["secure"], cookie["sameSite"]) == (True, True, "Strict")

@@ -13,9 +13,9 @@ from sluicemq.protocol.rows import JobPage, JobRow, from_document
 from sluicemq.protocol.rules import whole
 from sluicemq_broker.context import Context
 from sluicemq_broker.queue import Queue, check_headers
-from sluicemq_broker.queues import Census, FailedParents, Queues
+from sluicemq_broker.queues import Census, FailedParents, Queues, push_one
 from sluicemq_broker.runtime import Count, read_json, read_options
-from sluicemq_broker.security import Unchanged
+from sluicemq_broker.security import Caller, Unchanged, pay_for_one
 from sluicemq_broker.store import (
     MOST_CUT,
     SHOWN_STATES,
@@ -93,6 +93,16 @@ class JobAdmin:
         return READ_PACKED_SENT * self._inspector(self._queues.get(name)).weigh(name, job_id)
 
     # ----------------------------------------------------------------- change
+
+    def push(self, name: str, payload: bytes, options: dict[str, Any], caller: Caller) -> str:
+        """Push a job of a caller and wait until it is stored; returns its id."""
+        pay_for_one(caller.principal)
+        queue = self._queues.for_push(name, by="a push by hand", peer=caller.maker, caller=caller)
+        queue.capacity.admit()
+        job = self._queues.make(caller, queue.settings, payload, options, None)
+        self._counters.add(Count.RECEIVED)
+        push_one(queue, job)
+        return job.id
 
     def change(self, name: str, job_id: str, fields: dict[str, Any]) -> Unchanged | None:
         """Give a waiting job another priority, or another delay from now on."""

@@ -11,11 +11,13 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFramesError
 from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.rows import (
+    BacklogRow,
     DifferenceRow,
     KindRow,
     QueueRow,
     SettingRow,
     SettingsRow,
+    WaitingRow,
     WorkerRow,
 )
 from sluicemq_broker.admin.jobs import check_state
@@ -25,7 +27,7 @@ from sluicemq_broker.job import State
 from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues import Census, Delete, Purge, Queues, Task, Tasks, check_name
 from sluicemq_broker.security import ANYBODY, Caller, Effect, Need, Unchanged
-from sluicemq_broker.store import ALL_QUEUES, SHOWN_STATES
+from sluicemq_broker.store import ALL_QUEUES, MOST_LOOKED_AT, SHOWN_STATES, Waiting, backlog
 
 #: Effects of a redrive into another queue, and of the setting ``on_dead``: actions, and on what.
 OF_REDRIVE: Final = (
@@ -79,6 +81,20 @@ class QueueAdmin:
         queues = self._queues if name is None else [self._queues.get(name)]
         seen = (queue for queue in queues if queue.workers and is_seen(queue.name))
         return list(islice((row for queue in seen for row in queue.worker_list(_MOST_OF_ONE)), _MOST_WORKERS))
+
+    def backlog(self, name: str) -> BacklogRow:
+        """Return what the waiting jobs are that it looks at, and which tenants are held back here."""
+        queue = self._queues.get(name)
+        queue.store.prepare()
+        found = backlog(self._queues.database_of(queue), name, queue.clock.now())
+        held = queue.scheduler.held_back
+        return BacklogRow(
+            kinds=tuple(_waiting(each) for each in found.kinds),
+            tenants=tuple(_waiting(each, held_back=each.name in held) for each in found.tenants),
+            groups=tuple(_waiting(each) for each in found.groups),
+            looked=found.looked,
+            more=found.looked >= MOST_LOOKED_AT,
+        )
 
     def kinds(self, name: str | None, is_seen: Callable[[str], bool]) -> list[KindRow]:
         """Return the kinds of jobs at this broker, or those of one queue; ``is_seen`` as for workers."""
@@ -178,6 +194,10 @@ class QueueAdmin:
 def redrive_needs(name: str, to: str | None) -> list[Need]:
     """Return what a redrive needs by its effects: jobs are pushed into another queue, and read there."""
     return [] if to is None or to == name else [(Action.READ, name), (Action.PUSH, to)]
+
+
+def _waiting(found: Waiting, *, held_back: bool = False) -> WaitingRow:
+    return WaitingRow(name=found.name, jobs=found.jobs, oldest=found.oldest, held_back=held_back)
 
 
 def _on_dead(name: str, settings: object) -> list[str]:

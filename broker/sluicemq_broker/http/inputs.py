@@ -93,6 +93,13 @@ class StateBody(Struct, frozen=True):
     state: str
 
 
+class PushBody(Struct, frozen=True):
+    """A job: its payload as text, and its options, such as ``priority`` or ``delay``."""
+
+    payload: str
+    options: dict[str, Any] = {}
+
+
 class ChangeBody(Struct, frozen=True):
     """Another priority, another delay from now on, or both."""
 

@@ -8,6 +8,7 @@ import falcon
 
 from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.rows import (
+    BacklogRow,
     CountRow,
     ErrorsRow,
     JobPage,
@@ -38,6 +39,7 @@ from sluicemq_broker.http.inputs import (
     JobsQuery,
     KeysBody,
     OfQueue,
+    PushBody,
     RedriveBody,
     SettingsBody,
     StateBody,
@@ -45,7 +47,7 @@ from sluicemq_broker.http.inputs import (
 )
 from sluicemq_broker.http.route import BASE, Call, Method, Route
 from sluicemq_broker.http.sources import Sources
-from sluicemq_broker.security import NOTHING, Need, Needs, visible
+from sluicemq_broker.security import NOTHING, Effect, Need, Needs, visible
 
 #: Bytes in memory from which on a job is large.
 _LARGE: Final = 256 * 1024
@@ -119,6 +121,7 @@ def _of_redrive(request: falcon.Request, queue: str) -> list[Need]:
 
 
 _READS: Final = Needs(Action.READ, "queue")
+_PUSHES: Final = Needs(Action.PUSH, "queue", also=(Effect(Action.CREATE, "the queue, if it is not there"),))
 _MANAGES: Final = Needs(Action.MANAGE, "queue")
 _QUEUE: Final = f"{BASE}/queues/{{queue}}"
 _JOB: Final = f"{_QUEUE}/jobs/{{job_id}}"
@@ -133,6 +136,11 @@ QUEUES: Final = (
     ),
     Route(_GET, _QUEUE, "queues.get", "One queue, counted now", _READS, QueueRow,
           do=lambda of, _call, queue: of.admin.queues.one(queue)),
+    Route(
+        _GET, f"{_QUEUE}/backlog", "queues.backlog",
+        "What the jobs are that wait: by kind and tenant, by group; of the first 10,000", _READS, BacklogRow,
+        do=lambda of, _call, queue: of.admin.queues.backlog(queue),
+    ),
     Route(
         _GET, f"{_QUEUE}/settings", "queues.settings",
         "The settings of a queue, and what brokers' files say differently; * is all queues", _READS,
@@ -172,6 +180,13 @@ JOBS: Final = (
         _GET, f"{_QUEUE}/jobs", "jobs.list",
         "Jobs of a state, page by page: waiting jobs in the order of delivery, ended jobs with the latest "
         "first; or jobs by the beginning of their id", _READS, JobPage, do=_jobs, query=JobsQuery,
+    ),
+    Route(
+        _POST, f"{_QUEUE}/push", "jobs.push", "Push a job; its payload is text", _PUSHES, str,
+        do=lambda of, call, queue: of.admin.jobs.push(
+            queue, call.body.payload.encode(), call.body.options, call.caller
+        ),
+        body=PushBody,
     ),
     Route(_GET, _JOB, "jobs.get", "One job", _READS, JobRow, writes=True, do=_serve_job, query=JobQuery),
     Route(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sluicemq_broker.queue.queue import Queue
 
 #: Makes a caller's job of its queue's settings, payload, options and id; raises what is wrong with them.
-MakeJob = Callable[[Caller, QueueSettings, bytes, Mapping[str, Any], str], Job]
+MakeJob = Callable[[Caller, QueueSettings, bytes, Mapping[str, Any], str | None], Job]
 
 
 class OtherQueues(Protocol):

@@ -143,6 +143,9 @@ class HeldBack:
     def __len__(self) -> int:
         return len(self._held)
 
+    def __contains__(self, tenant: object) -> bool:
+        return tenant in self._held
+
     def found(self, held: Mapping[str, float], now: float, *, some_began: bool) -> None:
         """Note the tenants that a claim has held back, and the seconds until one job of each may begin.
 

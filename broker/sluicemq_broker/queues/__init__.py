@@ -11,6 +11,7 @@ from sluicemq_broker.queues.disagreements import (
 from sluicemq_broker.queues.failed_parents import FailedParents
 from sluicemq_broker.queues.fleet import Fleet
 from sluicemq_broker.queues.on_dead import OnDead
+from sluicemq_broker.queues.one_push import push_one
 from sluicemq_broker.queues.queues import Queues, check_name
 from sluicemq_broker.queues.retention import DeadRetention
 from sluicemq_broker.queues.schedules import Schedules

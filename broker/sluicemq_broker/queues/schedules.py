@@ -10,16 +10,14 @@ from functools import partial
 from random import shuffle
 from typing import Final
 
-import gevent
-from gevent.event import AsyncResult
-
-from sluicemq.protocol.errors import BadHeadersError, SluiceError, TooLargeError, UnavailableError
+from sluicemq.protocol.errors import BadHeadersError, TooLargeError
 from sluicemq.protocol.options import SCHEDULE_OPTIONS
 from sluicemq_broker.config import ScheduleSettings
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import MOST_RUNS, Misfire, Timetable, plan
-from sluicemq_broker.queue import MakeJob, Push, Queue
+from sluicemq_broker.queue import MakeJob, Queue
 from sluicemq_broker.queues.attempts import attempt
+from sluicemq_broker.queues.one_push import push_one
 from sluicemq_broker.queues.queues import Queues, check_name
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.security import ANYBODY, Caller, named
@@ -188,17 +186,8 @@ class Schedules:
         job_id = f"{run_id(name, self._clock.now())}+now"
         by = named(schedule.added_by)
         job = self._make(by, queue.settings, schedule.payload, schedule.headers, job_id)
-        outcome: AsyncResult[SluiceError | None] = AsyncResult()
         self._counters.add(Count.RECURRED)
-        queue.intake.push(Push([job], lambda refused, _existing: outcome.set(refused.get(0))))
-        try:
-            error = outcome.get(timeout=15.0)  # seconds for which a run by hand waits for MongoDB
-        except gevent.Timeout:
-            raise UnavailableError(
-                "MongoDB does not answer: the job may be pushed now or later, or not"
-            ) from None
-        if error:
-            raise error
+        push_one(queue, job)
         return job_id
 
     def _queue_of(self, schedule: Schedule) -> Queue:

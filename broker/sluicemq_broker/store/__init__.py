@@ -1,6 +1,7 @@
 """MongoDB: all statements, its errors, and connections to it."""
 
 from sluicemq_broker.store.admin.audit import MOST_AUDITED, AuditChoice, AuditKind, AuditRecord, AuditStore
+from sluicemq_broker.store.admin.backlog import MOST_LOOKED_AT, Waiting, backlog
 from sluicemq_broker.store.admin.changes import Changes
 from sluicemq_broker.store.admin.collections import COLLECTIONS
 from sluicemq_broker.store.admin.counting import COUNTED_EXACTLY

@@ -67,6 +67,7 @@ from sluicemq.protocol.rows.jobs import (
     RefusedRow,
 )
 from sluicemq.protocol.rows.queues import (
+    BacklogRow,
     DifferenceRow,
     GoneWorkerRow,
     KindRatesRow,
@@ -78,6 +79,7 @@ from sluicemq.protocol.rows.queues import (
     SettingRow,
     SettingsRow,
     TotalsRow,
+    WaitingRow,
     WorkerJobRow,
     WorkerRow,
     WorkersRow,
@@ -93,6 +95,7 @@ __all__ = [
     "AttemptRow",
     "AuditPage",
     "AuditRow",
+    "BacklogRow",
     "BegunRow",
     "BrokerRow",
     "BrokersRow",
@@ -158,6 +161,7 @@ __all__ = [
     "SubscriptionRow",
     "TotalsRow",
     "UpgradeRow",
+    "WaitingRow",
     "WorkerJobRow",
     "WorkerRow",
     "WorkersRow",

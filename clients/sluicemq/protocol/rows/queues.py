@@ -99,6 +99,31 @@ class SettingsRow(Row, frozen=True, kw_only=True):
     differs: tuple[DifferenceRow, ...]
 
 
+class WaitingRow(Row, frozen=True, kw_only=True):
+    """Jobs that wait and have one kind, tenant or group; ``name``: empty for those without.
+
+    ``oldest``: since when the first of them waits. ``held_back``: of a tenant at its limit.
+    """
+
+    name: str
+    jobs: int
+    oldest: float | None
+    held_back: bool = False
+
+
+class BacklogRow(Row, frozen=True, kw_only=True):
+    """What the jobs of a queue are that wait: ready ones by kind and tenant, others by group.
+
+    ``looked``: at how many of them the broker has looked; ``more``: there are more than that.
+    """
+
+    kinds: tuple[WaitingRow, ...]
+    tenants: tuple[WaitingRow, ...]
+    groups: tuple[WaitingRow, ...]
+    looked: int
+    more: bool
+
+
 class KindRatesRow(Row, frozen=True, kw_only=True):
     """Jobs of a kind a second at this broker in the last minute; ``rolled_back``: those that failed."""
 

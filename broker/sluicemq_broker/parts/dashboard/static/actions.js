@@ -39,32 +39,41 @@ export function prepare() {
 
 /**
  * A button that changes something. `ask()` returns the question to confirm, {title, text, yes, danger}, or null for
- * nothing to do; it may ask the broker first. `order()` sends the request; `done(answer)` is called afterwards.
- * `on` is the queue that it changes: there is no button for who is logged in and may not manage it.
+ * nothing to do; it may ask the broker first. A question with a `body` is a form, which stays until the order is
+ * carried out. `order()` sends the request; `done(answer)` is called afterwards.
+ * `on` is the queue that it changes: there is no button for who is logged in and lacks the `action` on it.
  */
-export function button(words, { on, ask, order, done = () => {}, danger = false, label = null }) {
-  if (!permitted(on)) return null;
+export function button(words, { on, ask, order, done = () => {}, danger = false, label = null, action = "manage" }) {
+  if (!permitted(on, action)) return null;
   return h("button", {
     type: "button", class: `act${danger ? " danger" : ""}`, "aria-label": label,
     onclick: async (event) => {
       const pressed = event.currentTarget;
       pressed.disabled = true;
-      try { await carryOut(on, ask, order, done); } finally { pressed.disabled = false; pressed.focus(); }
+      try { await carryOut(on, action, ask, order, done); } finally { pressed.disabled = false; pressed.focus(); }
     },
   }, words);
 }
 
 /** Anybody is asked for a login first, and may do it then. */
-const permitted = (queue) => !who().name || may("manage", queue);
+const permitted = (queue, action) => !who().name || may(action, queue);
 
-async function carryOut(on, ask, order, done) {
+async function carryOut(on, action, ask, order, done) {
   if (!who().actions) { tell(READ_ONLY); return; }
   try {
     if (!who().name && !(await askForLogin())) return;
-    if (!permitted(on)) { tell(`${who().name} may not manage ${on}`); return; }
+    if (!permitted(on, action)) { tell(`${who().name} may not ${action} ${on}`); return; }
     const question = await ask();
-    if (!question || !(await confirm(question))) return;
-    const answer = await follow(await order());
+    if (!question) return;
+    let answer = null;
+    if (question.body) {
+      const filled = await form(question, async () => follow(await order()));
+      if (!filled) return;
+      ({ answer } = filled);
+    } else {
+      if (!(await confirm(question))) return;
+      answer = await follow(await order());
+    }
     tell(question.after ? question.after(answer) : "done");
     await done(answer);
   } catch (error) {
@@ -94,6 +103,32 @@ function confirm({ title, text, yes, danger = false }) {
       h("button", { type: "submit", class: `main${danger ? " danger" : ""}` }, yes)),
   ], () => true);
 }
+
+/** A form, until `order()` has been carried out: then {answer}; false: it was closed. */
+function form({ title, text, body, yes, danger = false }, order) {
+  const why = h("p", { class: "small bad", role: "status" });
+  const send = h("button", { type: "submit", class: `main${danger ? " danger" : ""}` }, yes);
+  let close = null;
+  return shown((dialog, closing) => {
+    close = closing;
+    dialog.classList.add("wide");
+    return [h("h2", { id: "asks" }, title), text && h("p", {}, text), body, why,
+      h("div", { class: "acts" }, h("button", { type: "button", onclick: () => closing(false) }, "Cancel"), send)];
+  }, null, async (event) => {
+    event.preventDefault();
+    send.disabled = true;
+    try { close({ answer: await order() }); } catch (error) { why.textContent = error.message; } finally { send.disabled = false; }
+  });
+}
+
+/** A field of a form with its label; `hint` says what may be written into it. */
+export function field(label, input, hint = "") {
+  const id = `field-${++fields}`;
+  input.id = id;
+  if (hint) input.setAttribute("aria-describedby", `${id}-hint`);
+  return h("div", { class: "field" }, h("label", { for: id }, label), input, hint && h("span", { id: `${id}-hint`, class: "small" }, hint));
+}
+let fields = 0;
 
 /** Ask for a login until there is one, or the dialog is closed. */
 function askForLogin() {

@@ -1,4 +1,5 @@
 // The frame around the pages: which one is shown, how the broker is, and what is counted in the navigation.
+// One tab has one event stream, whatever it shows: browsers give a host six connections.
 
 import { prepare, rights } from "./actions.js";
 import { Live } from "./api.js";
@@ -7,19 +8,23 @@ import { fill, h, say } from "./dom.js";
 import { count, span } from "./format.js";
 import { dead } from "./dead.js";
 import { job } from "./job.js";
+import { kinds } from "./kinds.js";
 import { loginPage } from "./login.js";
 import { overview } from "./overview.js";
 import { queue } from "./queue.js";
 import { queues } from "./queues.js";
-import { kept, operations, schedules, streams, workers } from "./others.js";
+import { kept, operations, workers } from "./others.js";
+import { entry } from "./place.js";
+import { schedules } from "./schedules.js";
+import { streams } from "./streams.js";
 import { may, maySome, needsLogin, onchange, refresh, who } from "./session.js";
 
 const reads = () => maySome("read");
 const PAGES = [
-  ["", "Overview", overview, () => true], ["queues", "Queues", queues, reads], ["dead", "Dead letters", dead, reads],
+  ["", "Overview", overview, () => true], ["queues", "Queues", queues, reads], ["kinds", "Kinds", kinds, reads], ["dead", "Dead letters", dead, reads],
   ["workers", "Workers", workers, reads], ["schedules", "Schedules", schedules, () => maySome("manage")],
   ["streams", "Streams", streams, () => maySome("subscribe")], ["operations", "Operations", operations, () => maySome("manage")],
-  ["kept", "Kept", kept, () => may("operate")], ["audit", "Audit", audit, () => may("operate")],
+  ["storage", "Storage", kept, () => may("operate")], ["audit", "Audit", audit, () => may("operate")],
 ];
 
 const main = document.getElementById("main");
@@ -50,6 +55,19 @@ function here() {
   if (nav) nav.scrollLeft = link.offsetLeft - (nav.clientWidth - link.offsetWidth) / 2; // the focus stays where it is
 }
 
+/** Where each entry of the browser's history was scrolled to, and how long its page was. */
+const scrolled = new Map();
+history.scrollRestoration = "manual";
+addEventListener("scroll", () => { if (history.state?.key) scrolled.set(history.state.key, [scrollY, main.offsetHeight]); }, { passive: true });
+
+/** A page that was shown before is where it was: as long, until its rows have come. */
+function scroll() {
+  const [top, height] = scrolled.get(history.state?.key) || [0, 0];
+  if (!history.state?.key) history.replaceState(entry(history.state || {}), "");
+  main.style.minHeight = top ? `${height}px` : "";
+  window.scrollTo(0, top);
+}
+
 function route() {
   if (needsLogin()) { showLogin(); return; }
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
@@ -64,12 +82,12 @@ function route() {
   }
   here();
   document.title = parts[0] ? `${shown[1]} – SluiceMQ` : "SluiceMQ";
-  page = shown[0]({ queue: parts[1], id: parts[3], asked, look: (view) => live.look(view) });
+  page = shown[0]({ queue: parts[1], id: parts[3], parts, asked, look: (view) => live.look(view) });
   fill(main, page.element);
   live.look(page.view || {});
   if (latest && page.update && !page.view) page.update(latest);
   if (moved) main.focus({ preventScroll: true });
-  window.scrollTo(0, 0);
+  scroll();
   moved = true;
 }
 let moved = false;

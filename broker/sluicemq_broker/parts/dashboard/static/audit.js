@@ -30,7 +30,7 @@ export function audit({ asked }) {
   return {
     element: h("div", {},
       h("div", { class: "title" }, h("h1", {}, "Audit"), h("p", { class: "small" }, "acts, logins and refusals at all brokers")),
-      card("Which", { body: h("div", { class: "fields" },
+      card("Filter", { body: h("div", { class: "fields" },
         h("label", { for: "principal" }, "Who", fields.principal), h("label", { for: "action" }, "Action", fields.action),
         h("label", { for: "name" }, "About", fields.name), h("label", { for: "outcome" }, "Outcome", outcome)) }),
       card("Records", { bare: list.element })),

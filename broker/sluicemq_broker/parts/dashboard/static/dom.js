@@ -56,8 +56,8 @@ export function table(caption, columns, { key = (row) => row.name, empty = "noth
   });
   const named = columns.findIndex((column) => column.kind === "name");
   const body = h("tbody");
-  const list = h("table", { class: "list" }, h("caption", {}, caption), h("thead", {}, h("tr", {}, heads)), body);
-  const nothing = h("p", { class: "empty", hidden: true }, empty);
+  const list = h("table", { class: "list", hidden: true }, h("caption", {}, caption), h("thead", {}, h("tr", {}, heads)), body);
+  const nothing = h("p", { class: "empty", role: "status" }, "loading");
   const known = new Map();
 
   function update(rows) {
@@ -74,9 +74,13 @@ export function table(caption, columns, { key = (row) => row.name, empty = "noth
       if (body.children[place] !== line) body.insertBefore(line, body.children[place] || null);
     });
     for (const id of before) { known.get(id).remove(); known.delete(id); }
+    say(nothing, empty);
     nothing.hidden = rows.length > 0;
     list.hidden = rows.length === 0;
   }
+
+  /** Say why there are no rows; rows that are shown stay. */
+  function fail(words) { if (list.hidden) say(nothing, words); }
 
   function sorted(by, reverse, natural) {
     columns.forEach((column, at) => {
@@ -85,7 +89,7 @@ export function table(caption, columns, { key = (row) => row.name, empty = "noth
     });
   }
 
-  return { element: h("div", { class: "scroll", tabindex: "-1" }, list, nothing), update, sorted };
+  return { element: h("div", { class: "scroll", tabindex: "-1" }, list, nothing), update, sorted, fail };
 }
 
 function classes(column) {
@@ -130,4 +134,24 @@ export function tiles(items) {
     if (item.dataset.tone !== tone) item.dataset.tone = tone;
   }
   return { element: list, update };
+}
+
+/** How much of something is used: a bar, and the share in words. */
+export function bar(share, words = `${Math.round(100 * share)} %`, tone = share >= 0.9 ? "bad" : share >= 0.7 ? "warn" : "") {
+  return h("span", { class: `used ${tone}` }, h("svg:svg", { "aria-hidden": "true", viewBox: "0 0 40 6", width: 40, height: 6 },
+    h("svg:rect", { class: "whole", width: 40, height: 6, rx: 3 }), h("svg:rect", { class: "part", width: (40 * Math.min(1, Math.max(share, 0.03))).toFixed(1), height: 6, rx: 3 })), words);
+}
+
+/** A card with a list of which the first `few` are shown, and a button for the others. */
+export function some(list, few, update = list.update) {
+  let all = false;
+  let rows = [];
+  const more = h("button", { type: "button", class: "more-rows", onclick: () => { all = !all; draw(); } });
+  const draw = () => {
+    update(all ? rows : rows.slice(0, few));
+    more.hidden = rows.length <= few;
+    say(more, all ? "fewer" : `${rows.length - few} more`);
+    more.setAttribute("aria-expanded", String(all));
+  };
+  return { element: h("div", {}, list.element, more), update(found) { rows = found; draw(); }, fail: list.fail };
 }

@@ -16,10 +16,11 @@ export function rate(value) {
   return value < 1 ? value.toFixed(2) : value < 100 ? value.toFixed(1) : count(value);
 }
 
-/** Seconds: 12 ms, 1.4 s, 5 min, 3 h, 2 d. */
+/** Seconds: 0.3 ms, 12 ms, 1.4 s, 5 min, 3 h, 2 d. */
 export function span(seconds) {
   if (seconds === null || seconds === undefined) return "–";
-  if (seconds < 0.0005) return "0 s";
+  if (seconds < 0.00005) return "0 s";
+  if (seconds < 0.001) return `${(seconds * 1000).toFixed(1)} ms`;
   if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
   if (seconds < 10) return `${seconds.toFixed(1)} s`;
   if (seconds < 120) return `${Math.round(seconds)} s`;

@@ -1,6 +1,6 @@
-// What was out of the ordinary: a list in words, and marks in the charts.
+// What was out of the ordinary: a list in words, and a strip under the axis of each chart.
 
-import { card, h, table } from "./dom.js";
+import { card, h, some, table } from "./dom.js";
 import { count, span, time } from "./format.js";
 
 const plural = (number, one, many) => `${count(number)} ${number === 1 ? one : many}`;
@@ -46,39 +46,29 @@ function when({ at, until }) {
 export function incidentList(address) {
   const link = (row) => (row.queue ? h("a", { href: row.kind === "dead_letters" ? `#/dead?queue=${encodeURIComponent(row.queue)}` : address(row.queue) }, row.queue) : "");
   const list = table("What happened", [
-    { title: "No.", num: true, more: true, cell: (row) => ({ text: row.number, tone: "zero" }) },
     { title: "When", cell: when },
     { title: "What", kind: "what", cell: (row) => h("span", { class: `badge ${tone(row)}` }, title(row)) },
-    { title: "Queue", kind: "name", cell: link },
-    { title: "How much", kind: "grow how", cell: (row) => ({ text: words(row) }) },
+    { title: "Queue", kind: "name slim", cell: link },
+    { title: "Details", kind: "grow how", cell: (row) => ({ text: words(row) }) },
   ], { key: (row) => `${row.kind} ${row.queue} ${row.at} ${row.brokers[0]}`, empty: "No incidents in this time." });
-  return { element: card("What happened", { bare: list.element }), update: list.update };
+  const few = some(list, 5);
+  return { element: card("What happened", { bare: few.element }), update: few.update, fail: list.fail };
 }
 
-/** Marks in a chart: a band for what lasted, a line for what did not, with the number that it has in the list. */
-export function marks(incidents, colour) {
-  return { hooks: { drawClear: [(plot) => {
+/** A strip under the axis of a chart: a piece for each incident, as long as it lasted. */
+export function strip(incidents, colour) {
+  return { hooks: { draw: [(plot) => {
     const { ctx, bbox } = plot;
     const ratio = window.devicePixelRatio || 1;
+    const place = (at) => Math.min(Math.max(plot.valToPos(at, "x", true), bbox.left), bbox.left + bbox.width);
     ctx.save();
-    ctx.font = `${10.5 * ratio}px system-ui, sans-serif`;
-    ctx.textBaseline = "top";
-    let free = -Infinity;
-    for (const each of [...incidents].sort((one, other) => one.at - other.at)) {
-      const [left, right] = [each.at, each.until].map((at) => Math.min(Math.max(plot.valToPos(at, "x", true), bbox.left), bbox.left + bbox.width));
+    const worst = (one, other) => RANKS.indexOf(tone(one)) - RANKS.indexOf(tone(other)); // the worst one is drawn last
+    for (const each of [...incidents].sort(worst)) {
       if (each.until < plot.scales.x.min || each.at > plot.scales.x.max) continue;
-      ctx.fillStyle = ctx.strokeStyle = colour(tone(each) ? `--${tone(each)}` : "--soft");
-      ctx.globalAlpha = 0.13;
-      if (right - left > 2 * ratio) ctx.fillRect(left, bbox.top, right - left, bbox.height);
-      ctx.globalAlpha = 0.8;
-      ctx.fillRect(left, bbox.top, ratio, bbox.height);
-      const label = String(each.number);
-      if (left + 3 * ratio > free) {
-        ctx.globalAlpha = 1;
-        ctx.fillText(label, left + 3 * ratio, bbox.top + ratio);
-        free = left + 3 * ratio + ctx.measureText(label).width;
-      }
+      ctx.fillStyle = colour(tone(each) ? `--${tone(each)}` : "--soft");
+      ctx.fillRect(place(each.at), bbox.top + bbox.height + 2 * ratio, Math.max(3 * ratio, place(each.until) - place(each.at)), 4 * ratio);
     }
     ctx.restore();
   }] } };
 }
+const RANKS = ["", "warn", "bad"];

@@ -37,15 +37,15 @@ export function jobColumns(queue, { chosen = null, onchoose = () => {}, state = 
 }
 
 /**
- * A table of pages: `ask(after)` gives {jobs, next}. Places where pages begin are kept, so that one can go back.
+ * A table of pages: `ask(after)` gives {jobs, next}. `starts`: where the pages up to the first shown one begin, so
+ * that one can go back; `onmove(starts)` is called when another page is asked for.
  */
-export function pages(caption, columns, ask, { empty = "no such jobs" } = {}) {
+export function pages(caption, columns, ask, { empty = "no such jobs", starts = [null], onmove = () => {} } = {}) {
   const list = table(caption, columns, { key: (job) => job.id, empty });
   const where = h("span", { role: "status" });
-  const back = h("button", { type: "button", disabled: true, onclick: () => { starts.pop(); load(); } }, "Previous");
-  const on = h("button", { type: "button", disabled: true, onclick: () => { starts.push(next); load(); } }, "Next");
+  const back = h("button", { type: "button", disabled: true, onclick: () => { starts.pop(); onmove(starts); load(); } }, "Previous");
+  const on = h("button", { type: "button", disabled: true, onclick: () => { starts.push(next); onmove(starts); load(); } }, "Next");
   const again = h("button", { type: "button", onclick: () => load() }, "Reload");
-  let starts = [null];
   let next = null;
   let turn = 0;
   const self = {

@@ -5,6 +5,7 @@ import { enc, get, post } from "./api.js";
 import { spark } from "./charts.js";
 import { h, table } from "./dom.js";
 import { count, rate, span } from "./format.js";
+import { note } from "./place.js";
 import { noneSeen } from "./session.js";
 
 const PAGE = 50;
@@ -64,7 +65,7 @@ export function queues({ asked, look }) {
       view.reverse = by === view.sort ? !view.reverse : false;
       view.sort = by;
       view.offset = 0;
-      renew();
+      renew(true);
     },
   });
   const search = h("input", { type: "search", id: "filter", value: view.contains, placeholder: "part of a name", autocomplete: "off", oninput: () => {
@@ -72,8 +73,8 @@ export function queues({ asked, look }) {
     typing = setTimeout(() => { view.contains = search.value; view.offset = 0; renew(); }, 250);
   } });
   const where = h("span", { role: "status" });
-  const before = h("button", { type: "button", onclick: () => { view.offset = Math.max(0, view.offset - PAGE); renew(); } }, "Previous");
-  const after = h("button", { type: "button", onclick: () => { view.offset += PAGE; renew(); } }, "Next");
+  const before = h("button", { type: "button", onclick: () => { view.offset = Math.max(0, view.offset - PAGE); renew(true); } }, "Previous");
+  const after = h("button", { type: "button", onclick: () => { view.offset += PAGE; renew(true); } }, "Next");
   const element = h("div", {},
     h("div", { class: "title" }, h("h1", {}, "Queues"), h("div", { class: "acts" }, h("label", { for: "filter", class: "hidden-words" }, "Filter by name"), search)),
     h("section", { class: "card", "aria-label": "Queues" }, h("div", { class: "top" }), list.element, h("div", { class: "pager" }, where, h("div", { class: "acts" }, before, after))));
@@ -82,10 +83,9 @@ export function queues({ asked, look }) {
   let shown = "";
   let closed = false;
 
-  function renew() {
+  function renew(step = false) {
     list.sorted(view.sort, view.reverse, UP.has(view.sort) ? "up" : "down");
-    const words = Object.entries(view).filter(([name, value]) => value && name !== "limit").map(([name, value]) => `${name}=${enc(value)}`);
-    history.replaceState(null, "", `#/queues${words.length ? `?${words.join("&")}` : ""}`);
+    note("queues", { ...view, limit: 0 }, { step });
     look({ ...view });
   }
 
