@@ -44,7 +44,10 @@ def words(node: ast.AST) -> set[str]:
 
 def counts(function: ast.expr) -> bool:
     """Whether it counts, or says something that is counted: it takes the name of that first."""
-    return ast.unparse(function).endswith(("notice", "counters.add", "board.count"))
+    last = getattr(function, "attr", getattr(function, "id", ""))  # to unparse all takes seconds
+    return last in ("notice", "add", "count") and ast.unparse(function).endswith(
+        ("notice", "counters.add", "board.count")
+    )
 
 
 def place(path: Path, node: ast.AST) -> str:
@@ -76,8 +79,8 @@ def test_nothing_is_counted_by_a_literal() -> None:
         place(path, node)
         for path in SOURCES
         for node in nodes(path)
-        if isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("values")
-        if NAMES & words(node.slice)
+        if isinstance(node, ast.Subscript) and NAMES & words(node.slice)
+        if ast.unparse(node.value).endswith("values")
     ]
     assert found == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
@@ -14,22 +15,26 @@ TESTS = Path(__file__).parents[1]
 
 #: In OpenTelemetry's own words a provider is set once in a process, and then for all tests that come after.
 ALLOWED = {"support/traces.py: trace._TRACER_PROVIDER"}
+#: A file without any of this need not be parsed.
+SETS = re.compile(r"setattr|^\s*(?!self\.)\w+(\.\w+)+ \S{0,3}=", re.MULTILINE)
 
 
 def patches(source: str) -> Iterator[str]:
     """Attributes of modules that are set here: by ``setattr`` of whatever it is, or by an assignment."""
+    if not SETS.search(source):
+        return
     nodes = list(ast.walk(ast.parse(source)))
-    modules = set(imported_modules(nodes))
+    imported = dict(imported_names(nodes))
     for node in nodes:
         if isinstance(node, ast.Call) and called(node) == "setattr":
             target, *name = node.args
             if isinstance(target, ast.Constant):
                 yield str(target.value)
-            elif ast.unparse(target) in modules:
+            elif is_module(imported.get(ast.unparse(target), "")):
                 yield f"{ast.unparse(target)}.{getattr(name[0], 'value', '?')}"
         elif isinstance(node, ast.Assign | ast.AugAssign):
             for each in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                if isinstance(each, ast.Attribute) and ast.unparse(each.value) in modules:
+                if isinstance(each, ast.Attribute) and is_module(imported.get(ast.unparse(each.value), "")):
                     yield ast.unparse(each)
 
 
@@ -38,21 +43,18 @@ def called(node: ast.Call) -> str:
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
-def imported_modules(nodes: list[ast.AST]) -> Iterator[str]:
-    """The names under which a file has modules."""
+def imported_names(nodes: list[ast.AST]) -> Iterator[tuple[str, str]]:
+    """The names under which a file has what it imports, with whole names."""
     for node in nodes:
-        if isinstance(node, ast.Import):
-            yield from (each.asname or each.name for each in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            for each in node.names:
-                if is_module(f"{node.module}.{each.name}"):
-                    yield each.asname or each.name
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            above = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            yield from ((each.asname or each.name, above + each.name) for each in node.names)
 
 
 @cache
 def is_module(name: str) -> bool:
     try:
-        return find_spec(name) is not None
+        return bool(name) and find_spec(name) is not None
     except ModuleNotFoundError:  # its parent is no package
         return False
     except ValueError:  # it is loaded, and has no spec: it is a part of an extension
