@@ -37,8 +37,8 @@ KIND: Final = "kind"
 BROKER: Final = "broker"
 SPANS: Final = ("minute", "hour", "day", "month")
 
-#: Histograms that are kept for each minute, and the letter of their counts: ``q7`` counts the durations up to
-#: ``BOUNDS[7]``. A minute of a queue has about ten of them, so their names are short.
+#: Histograms that are kept for each minute, and the first character of their counts: ``q7`` counts the
+#: durations up to ``BOUNDS[7]``. A minute of a queue has about ten of them, so their names are short.
 LATENCIES: Final = {Timing.TIME_IN_QUEUE: "q", Timing.TIME_AT_WORKER: "w"}
 _LATENCY_COUNTS: Final = {
     timing: tuple(f"{letter}{bound}" for bound in range(len(BOUNDS) + 1))

@@ -69,7 +69,7 @@ _STATES: Final = frozenset(SHOWN_STATES)
 
 
 class Detail(StrEnum):
-    """What is split by queue and stream: nothing; counts and gauges; the durations of jobs, too."""
+    """Figures that are split by queue and stream: none; counts and gauges; the durations of jobs, too."""
 
     BROKER = "broker"
     QUEUES = "queues"

@@ -43,7 +43,7 @@ class QueueLoad(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Said(msgspec.Struct, frozen=True):
-    """What a broker says of itself."""
+    """A broker, as it describes itself."""
 
     load: LoadRow
     queues: tuple[QueueLoad, ...] = ()
@@ -52,7 +52,7 @@ class Said(msgspec.Struct, frozen=True):
 
 
 class Fleet:
-    """What all brokers on the database said last. ``name``: this broker's."""
+    """All brokers on the database, as they described themselves last. ``name``: this broker's."""
 
     every = EVERY
 
