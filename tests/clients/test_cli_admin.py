@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime
 from time import time
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
+from clients.cli_runs import Run
 from clients.scripted_broker import ScriptedBroker
 from sluicemq import Client, NotFoundError
-from sluicemq.cli.app import app
 from sluicemq.protocol import wire
-
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def run(broker: ScriptedBroker) -> Run:
-    """Run a command against the stub."""
-
-    def run(*arguments: str, stdin: bytes | None = None) -> Result:
-        return CliRunner().invoke(app, ["--endpoint", broker.endpoint, *arguments], input=stdin)
-
-    return run
 
 
 def a_job(**fields: Any) -> dict[str, Any]:

@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
+from clients.cli_runs import Run, nobody
 from clients.scripted_broker import SILENCE, Received, ScriptedBroker
 from sluicemq import DeadError, NotFoundError, TimeoutError
 from sluicemq.cli.app import app
 from sluicemq.protocol import wire
-
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def run(broker: ScriptedBroker) -> Run:
-    def run(*arguments: str, stdin: bytes | None = None) -> Result:
-        return CliRunner().invoke(app, ["--endpoint", broker.endpoint, *arguments], input=stdin)
-
-    return run
-
-
-def nobody() -> str:
-    gone = ScriptedBroker().start()
-    gone.stop()
-    return gone.endpoint
 
 
 def test_call_prints_the_bytes_of_the_result_and_no_others(broker: ScriptedBroker, run: Run) -> None:

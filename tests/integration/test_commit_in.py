@@ -15,21 +15,8 @@ from pymongo.errors import OperationFailure
 
 from sluicemq import Client, DifferentStoreError, FanOut, Forward, Job, LeaseLostError, Worker, aio
 from sluicemq.protocol import wire
-from support.broker_under_test import BrokerUnderTest
-from support.own_queue import SECONDS, OwnQueue, own_queue, quick_broker, working
+from support.own_queue import SECONDS, OwnQueue, working
 from support.waiting import wait_until
-
-
-@pytest.fixture(scope="module")
-def shared_broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
-    with quick_broker(mongo_uri) as broker:
-        yield broker
-
-
-@pytest.fixture
-def jobs(shared_broker: BrokerUnderTest) -> Iterator[OwnQueue]:
-    with own_queue(shared_broker) as jobs:
-        yield jobs
 
 
 class Shop:

@@ -19,23 +19,10 @@ from typing import Any
 import pytest
 
 from sluicemq import Producer, sql_outbox
-from support.broker_under_test import BrokerUnderTest
-from support.own_queue import SECONDS, OwnQueue, own_queue, quick_broker
+from support.own_queue import SECONDS, OwnQueue
 from support.ports import free_port
 from support.samples import block
 from support.waiting import wait_until
-
-
-@pytest.fixture(scope="module")
-def shared_broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
-    with quick_broker(mongo_uri) as broker:
-        yield broker
-
-
-@pytest.fixture
-def jobs(shared_broker: BrokerUnderTest) -> Iterator[OwnQueue]:
-    with own_queue(shared_broker) as jobs:
-        yield jobs
 
 
 def sqlite(folder: Path) -> Callable[[], sqlite3.Connection]:
