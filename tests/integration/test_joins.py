@@ -45,7 +45,7 @@ LATER = NOW + 10
 
 @pytest.fixture(scope="module")
 def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
-    with serving(mongo_uri, spare(ask=4), queues=AT_ONCE, poll=0.5, lease=2.0) as broker:
+    with serving(mongo_uri, spare(ask=4, ack_full=1), queues=AT_ONCE, poll=0.5, lease=2.0) as broker:
         yield broker
 
 
@@ -245,6 +245,35 @@ def test_rep_workers_get_the_results_as_one_frame_more(
     assert results == ["1", {"base64": "/w=="}]
     worker.send(b"sum")
     assert receive(asker) == [b"sum"]
+
+
+def test_pull_workers_that_commit_get_the_results_behind_all_other_frames(
+    broker: BrokerUnderTest, endpoint: str, queue: str
+) -> None:
+    # Given
+    doors = broker.take("ack_full")
+    jobs, commits = broker.socket(zmq.PULL, doors.back), broker.socket(zmq.PUSH, doors.commit)
+    with Producer(endpoint=endpoint) as producer:
+        reply = producer.submit(doors.queue, b"work", id="a")
+        receipt, *_ = receive(jobs)
+        options = b'{"join": true, "allow_failures": true}'
+        commits.send_multipart(
+            [b"FANOUT", receipt, queue.encode(), b"1", b"", queue.encode(), b"2", b"", options]
+        )
+        # When
+        with working(endpoint, {queue: reject_two}):
+            receipt, job_id, headers, payload, ends = receive(jobs)
+        # Then
+        assert (job_id, json.loads(headers)["attempt"], payload) == (b"a", 1, b"work")
+        assert json.loads(ends) == [{"id": "a.1", "result": "1"}, {"id": "a.2", "error": "no ink"}]
+        commits.send_multipart([b"COMMIT", receipt, b"sum"])
+        assert reply.result(SECONDS) == b"sum"
+
+
+def reject_two(job: Job) -> bytes:
+    if job.payload == b"2":
+        raise Reject("no ink")
+    return job.payload
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ def _count_failed(
         ends: dict[Parent, list[ChildEnd]] = defaultdict(list)
         for child in left:
             if child.parent:
-                ends[child.parent].append(ChildEnd(child.id, error=child.reason or "dead"))
+                ends[child.parent].append(ChildEnd(child.id, error=child.reason or "it is dead"))
         ended = count_down(ends, now, parents.store, session, len(left))
         these = {**dead, "_id": {"$in": [child.id for child in left]}}
         # failpoint failures.forget
