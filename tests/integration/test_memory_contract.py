@@ -162,7 +162,7 @@ def test_shown_job(place: Place) -> None:
 
 def test_order_is_priority_then_acceptance(place: Place) -> None:
     ids = [place.push(priority=each) for each in (1, 5, 5, 9)]
-    got = [job.id for job in place.reserve(4)]
+    got = [job.id for _ in ids for job in place.reserve()]
     assert got == [ids[3], ids[1], ids[2], ids[0]]
 
 
@@ -258,6 +258,7 @@ def test_rejected_jobs_are_redriven_and_discarded(place: Place) -> None:
     assert (done.moved, done.left) == (1, 0)
     (job,) = place.reserve()
     assert (job.id, job.attempt) == (first, 1)
+    assert [each.reason for each in place.shown(first).errors] == ["bad", "redriven"]
     assert place.client.dead_letters.by_reason(place.queue)[0].reason == "bad"
     assert place.client.dead_letters.discard(place.queue).result(SECONDS) == 1
     assert place.ids("dead") == []
@@ -382,6 +383,25 @@ def test_job_is_delivered_once_more_with_what_its_children_return(place: Place) 
         assert place.producer.call(place.queue, b"", SECONDS) == b"00+11+22"
 
 
+def test_parent_goes_on_when_its_failed_child_is_redriven(place: Place) -> None:
+    children = f"{place.queue}.children"
+    with place.working(lambda _job: FanOut(Forward(children), result=b"all")):
+        parent = place.push(keep_done=60)
+        (job,) = place.reserve(of=children)
+        job.reject("broken")
+        wait_until(lambda: place.ids("dead") == [parent])
+        for queue in (children, place.queue):
+            assert place.client.dead_letters.redrive(queue).result(SECONDS).moved == 1
+        found = place.shown(parent)
+        reason = "redriven: it waits for the children that are left"
+        assert (found.state, found.errors[-1].reason) == ("waiting", reason)
+        (job,) = place.reserve(of=children)
+        assert job.attempt == 1
+        job.commit()
+        wait_until(lambda: place.ids("done") == [parent])
+        assert place.client.jobs.get(place.queue, parent).result == b"all"
+
+
 def test_parent_of_a_dead_child_is_dead(place: Place) -> None:
     children = f"{place.queue}.children"
     with place.working(lambda _job: FanOut(Forward(children))):
@@ -401,11 +421,16 @@ def test_tasks_in_chains_and_groups(place: Place) -> None:
         done.append(a)
         return a + b
 
+    @app.task(queue=place.queue)
+    def total(results: list[int]) -> int:
+        return sum(results)
+
     with app, app.worker():
         assert add.call(1, b=2) == 3
         assert chain(add.s(1), add.s(PREVIOUS, 5)).call(SECONDS) == 7
         group(add.s(10), add.s(20)).call(SECONDS)
-    assert sorted(done[-2:]) == [10, 20]
+        assert sorted(done[-2:]) == [10, 20]
+        assert group(add.s(1), add.s(2)).then(total.s(PREVIOUS)).call(SECONDS) == 5
 
 
 # ---------------------------------------------------------------------- administration

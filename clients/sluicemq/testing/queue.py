@@ -323,7 +323,7 @@ class MemoryQueue:
     def _die(self, stored: StoredJob, reason: str, worker: str) -> None:
         job = stored.job
         stored.failed(reason, worker, self.now)
-        stored.state, stored.ended_at, job.reservation = State.DEAD, self.now, NOT_RESERVED
+        stored.state, stored.ended_at = State.DEAD, self.now
         stored.remove_at = self.now + self.settings.dead_retention
         error = (
             ExpiredError(_over(job.id)) if stored.expired else DeadError(f"job {job.id} is dead: {reason}")
@@ -413,8 +413,8 @@ class MemoryQueue:
     def _waiting_parent(self, parent: Parent) -> tuple[MemoryQueue, StoredJob, Children] | None:
         queue = self._queues.known.get(parent.queue)
         found = queue.jobs.get(parent.id) if queue else None
-        if queue is None or found is None or found.children is None or found.ended:
-            return None
+        if queue is None or found is None or found.children is None or not found.children.left:
+            return None  # a dead one counts on: it may be redriven
         same = found.job.seq == parent.seq and found.job.under == parent.by
         return (queue, found, found.children) if same else None
 
@@ -426,6 +426,8 @@ class MemoryQueue:
             self._count_down(waits, ChildEnd(child.id, error=reason or f"it {what}"))
         elif child.parent is not None and (waiting := self._waiting_parent(child.parent)):
             queue, parent, _ = waiting
+            if parent.ended:
+                return
             queue._die(parent, f"child {child.id} in queue {self.name} {what}", "")
             queue.dispatch()
 
@@ -488,24 +490,55 @@ class MemoryQueue:
         self.dispatch()
 
     def redrive(self, stored: Sequence[StoredJob], to: MemoryQueue) -> int:
-        """Make dead letters ready again; return how many."""
+        """Make dead letters ready again; return how many. One whose children are left waits for these."""
         moved = 0
         for each in stored:
             job = each.job
-            if to is not self and job.id in to.jobs:
+            if to is self:
+                self._revive(each)
+            elif job.id not in to.jobs:
+                del self.jobs[job.id]
+                each.failed(f"redriven from {self.name}", "", self.now)
+                parent = job.parent
+                job.reset()
+                job.parent = parent
+                self._renew(job)
+                to.add(job).errors = each.errors
+            else:
                 continue
-            ttl = None if job.expires_at is None else job.expires_at - job.created_at
-            del self.jobs[job.id]
-            job.reset()
-            job.isolated, job.unanswered, job.eligible_at = False, 0, 0.0
-            errors = [*each.errors, {"at": self.now, "attempt": 0, "reason": "redriven", "worker": None}]
-            again = to.add(job)
-            if ttl is not None:
-                job.expires_at = self.now + ttl
-            again.errors = errors
             moved += 1
         to.dispatch()
         return moved
+
+    def _revive(self, stored: StoredJob) -> None:
+        job, waits = stored.job, self._has_all_children(stored)
+        more = ": it waits for the children that are left" if waits else ""
+        stored.failed(f"redriven{more}", "", self.now)
+        stored.ended_at, stored.remove_at, stored.expired = None, None, False
+        if waits:
+            stored.state, job.expires_at = State.WAITING, None
+            return
+        self._renew(job)
+        job.attempts, job.eligible_at = 0, self.now
+        stored.children = None
+        stored.state = State.READY
+        if job.group is not None:  # at the end of its line
+            stored.state, job.seq = State.WAITING, self._queues.next_seq()
+            self._advance_group(job.group)
+
+    def _has_all_children(self, stored: StoredJob) -> bool:
+        """Return whether all children that are left can be worked on: none of them is a dead letter."""
+        left = stored.children.left if stored.children else 0
+        jobs = [each for queue in self._queues.known.values() for each in queue.jobs.values()]
+        own = (self.name, stored.job.id, stored.job.seq)
+        there = [each for each in jobs if each.job.parent and each.job.parent[:3] == own and not each.ended]
+        return 0 < left <= len(there)
+
+    def _renew(self, job: Job) -> None:
+        """Let its time to live, and what is known of its failures, begin again."""
+        if job.expires_at is not None:
+            job.expires_at += self.now - job.created_at
+        job.reservation, job.isolated, job.unanswered = NOT_RESERVED, False, 0
 
     def change(self, stored: StoredJob, *, priority: int | None, due: float | None) -> None:
         """Change a job that waits."""
