@@ -119,6 +119,11 @@ class Client(Life[_Core]):
         return namespaces.Workers(self._verbs.workers)
 
     @property
+    def kinds(self) -> namespaces.Kinds:
+        """Return ``client.kinds``."""
+        return namespaces.Kinds(self._verbs.kinds)
+
+    @property
     def events(self) -> namespaces.Events:
         """Return ``client.events``."""
         return namespaces.Events(self._verbs.events)
