@@ -20,7 +20,7 @@ from sluicemq_broker.store.cluster.limits import COLLECTION as LIMITS
 from sluicemq_broker.store.connection import Documents
 from sluicemq_broker.store.creation import by_majority
 from sluicemq_broker.store.errors import ServerCode
-from sluicemq_broker.store.jobs.documents import PUT_ASIDE, collection, queue_of
+from sluicemq_broker.store.jobs.documents import PUT_ASIDE, collection, parent_of, queue_of
 from sluicemq_broker.store.jobs.failed_children import (
     AWAITED,
     ParentQueues,
@@ -32,7 +32,7 @@ from sluicemq_broker.store.jobs.groups import PLACES, GroupStore
 from sluicemq_broker.store.jobs.index_models import CHILD_INDEXES, PARENT_INDEX
 from sluicemq_broker.store.jobs.indexes import ignore, make_indexes
 from sluicemq_broker.store.jobs.portions import Portions
-from sluicemq_broker.store.values import BY_ID, Document, Jobs, date
+from sluicemq_broker.store.values import BY_ID, Jobs, date
 
 #: Prefix of the empty collections that take the place of removed ones.
 EMPTY: Final = "deleted."
@@ -40,8 +40,6 @@ EMPTY: Final = "deleted."
 _REMOVED: Final = IndexModel([("removed_at", 1)], name="removed", sparse=True)
 #: Children that are read at once.
 CHILDREN: Final = 500
-#: Filter for children whose parents count them as ended, instead of dying of their removal.
-_MAY_FAIL: Final[Document] = {"parent.may_fail": True}
 
 
 def aside_name(queue: str, token: str) -> str:
@@ -146,9 +144,8 @@ def dropping_put_aside(aside: Jobs, now: float, parents: ParentQueues, size: int
         children = aside.find(awaited, {"parent": 1}, hint=PARENT_INDEX, batch_size=size)
         while page := list(islice(children, size)):
             why = "was removed with the queue"
-            remove_children(
-                aside, [each["_id"] for each in page], _MAY_FAIL, why, now, parents, Portions(size), queue
-            )
+            if may_fail := [each["_id"] for each in page if (of := parent_of(each)) and of.may_fail]:
+                remove_children(aside, may_fail, {}, why, now, parents, Portions(size), queue)
             reasons = reasons_of(page, queue, why)
             # failpoint queues.fail_parents
             parents.on_parents_failed(fail_all(reasons, now, parents))
