@@ -11,7 +11,7 @@ from sluicemq import arguments, transaction
 from sluicemq.codec import CONTENT_TYPE, JSON, Codec, codec_of, decoded
 from sluicemq.protocol import wire
 from sluicemq.protocol.durations import Duration, check_span, in_seconds
-from sluicemq.protocol.errors import LeaseLostError
+from sluicemq.protocol.errors import CancelledError, LeaseLostError
 from sluicemq.protocol.options import OPTIONS
 
 #: Sends ``[done, total, note]`` of a job.
@@ -170,6 +170,16 @@ class Job:
         return self.source is not None and bool(self.source.holds(self))
 
     @property
+    def is_cancelled(self) -> bool:
+        """Return whether the job was cancelled: its handler should end, whatever it returns is dropped."""
+        return self.source is not None and bool(self.source.is_cancelled(self))
+
+    def check(self) -> None:
+        """Raise :class:`~sluicemq.CancelledError` if the job was cancelled; from its handler."""
+        if self.is_cancelled:
+            raise CancelledError(f"job {self.id} was cancelled")
+
+    @property
     def age(self) -> float:
         """Return the seconds since the broker accepted it, by the clock of its MongoDB."""
         return max(0.0, monotonic() - self._accepted)
@@ -249,9 +259,11 @@ class Job:
 
         The newest report is sent about once a second and stored at the broker. ``show`` displays it, and
         clients that wait for the result get it before. ``note`` is cut to 200 characters. The call does not
-        block, and does not say whether the job is still this worker's: ``extend`` does. Raises TypeError or
-        ValueError for numbers that are not finite or beyond 2**53, and for a note that is no text.
+        block, and does not say whether the job is still this worker's: ``extend`` does. Raises
+        :class:`~sluicemq.CancelledError` as :meth:`check` does; and TypeError or ValueError for numbers that
+        are not finite or beyond 2**53, and for a note that is no text.
         """
+        self.check()
         arguments.number("done", done)
         if total is not None:
             arguments.number("total", total)

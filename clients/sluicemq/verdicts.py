@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sluicemq import handlers, tracing
 from sluicemq.codec import Codec, encoded
+from sluicemq.complaints import log
 from sluicemq.failures import FailureLog, failure_of
 from sluicemq.forward import FanOut, Forward, as_sent
 from sluicemq.handlers import Handler
@@ -70,6 +71,9 @@ class Verdicts:
 
     def of_error(self, job: Job, error: BaseException) -> JobVerdict:
         """Return what an exception of the handler, which is being handled, means for its job."""
+        if job.is_cancelled:
+            log.info("job %s of queue %s ended: it was cancelled", job.id, job.queue)
+            return not_begun(job)
         match error:
             case Reject():
                 return JobVerdict(job, wire.REJECT, said(error), options=failure_of(error, job.began).sent())

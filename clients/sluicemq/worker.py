@@ -185,7 +185,11 @@ class Worker(LongLived):
         parts = {queue: self._assigned(queue) for queue in self._weights}
         self._assignments += parts.values()
         role = Roles(parts) if len(parts) > 1 else parts[self.queue]
-        about = {"concurrency": self._concurrency, **({} if self._name is None else {"name": self._name})}
+        about = {
+            "concurrency": self._concurrency,
+            "features": [wire.CANCELS],
+            **({} if self._name is None else {"name": self._name}),
+        }
         connection = Connection(
             self._access, role, about=about, taken=self._taken, open_mailbox=self._open_mailbox
         )

@@ -294,6 +294,10 @@ def _check_alive(hand: Hand) -> None:
 
 def ordering(hand: Hand) -> None:
     hand.book.at_b.append(lambda client: client.promote("mail", hand.name("delayed")))
+    hand.push("mail", "running")
+    for job in hand.take("mail", 1):
+        with hand.fate([job.id], ENDED):
+            hand.client.jobs.cancel("mail", job.id, running=True)
     hand.push("mail", "cancelled", "changed", "purged")
     hand.push("mail", "delayed", delay=3600)
     with hand.fate([hand.name("cancelled")], ENDED):

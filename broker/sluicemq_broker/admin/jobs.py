@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from math import isfinite
 from typing import Any, Final
 
-from sluicemq.protocol.errors import BadFramesError
+from sluicemq.protocol.errors import BadFramesError, NotFoundError
 from sluicemq.protocol.options import OPTIONS
+from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.rows import JobPage, JobRow, from_document
 from sluicemq.protocol.rules import whole
 from sluicemq_broker.context import Context
 from sluicemq_broker.queue import Queue, check_headers
 from sluicemq_broker.queues import Census, FailedParents, Queues, push_one
-from sluicemq_broker.runtime import Count, read_json, read_options
-from sluicemq_broker.security import Caller, Unchanged, pay_for_one
+from sluicemq_broker.runtime import FLAG, Count, read_json, read_options
+from sluicemq_broker.security import ANYBODY, Caller, Unchanged, authorize, pay_for_one
 from sluicemq_broker.store import (
     MOST_CUT,
     SHOWN_STATES,
@@ -129,10 +131,34 @@ class JobAdmin:
         queue.jobs_ready(1)
         return None
 
-    def cancel(self, name: str, job_id: str) -> None:
-        """Remove one waiting job; those who wait for its result hear of it."""
-        queue = self._queues.get(name)
-        group = self._removals(queue).cancel(name, job_id, self._clock.now())
+    def cancel(
+        self,
+        name: str,
+        job_id: str,
+        options: dict[str, Any] | None = None,
+        caller: Caller = ANYBODY,
+    ) -> None:
+        """Remove one waiting job, or with ``running`` one that a worker has; waiters and worker are notified.
+
+        ``children``: with the children for which it waits, those that run too.
+        """
+        queue, read = self._queues.get(name), read_options(options or {}, _CANCEL, "a CANCEL")
+        children = self._removals(queue).children_of(name, job_id) if read.get("children") else []
+        for other in {each for each, _ in children}:
+            authorize(caller, Action.MANAGE, other)
+        self._cancel(queue, job_id, running=read.get("running", False))
+        for other, child in children:
+            with suppress(NotFoundError):  # it has ended, or is in another of the queues
+                self._cancel(self._queues.get(other), child, running=True)
+
+    def _cancel(self, queue: Queue, job_id: str, *, running: bool) -> None:
+        removals, now = self._removals(queue), self._clock.now()
+        try:
+            group = removals.cancel(queue.name, job_id, now)
+        except NotFoundError:
+            if not running:
+                raise
+            group = removals.cancel_running(queue.name, job_id, now)
         self._counters.add(Count.CANCELLED)
         queue.cancelled(job_id, group)
 
@@ -198,6 +224,7 @@ def _first_of(options: dict[str, Any] | None) -> int | None:
 
 
 _PEEK: Final = {"first": whole(0, MOST_CUT)}
+_CANCEL: Final = {"running": FLAG, "children": FLAG}
 
 
 def check_state(state: str, allowed: Sequence[str] = SHOWN_STATES) -> None:

@@ -19,6 +19,8 @@ class BusKind(StrEnum):
     majority. The claim stands behind the insert in MongoDB's log, so its own majority covers both."""
     ENDED = "ended"
     """Jobs of queue ``name`` have ended whose results are wanted at another broker."""
+    CANCELLED = "cancelled"
+    """Jobs of queue ``name`` were cancelled, perhaps at workers of another broker."""
     FREED = "freed"
     """Jobs of queue ``name`` that its limits held back may begin: others have ended, or permits are idle."""
     RECORDS = "queues"

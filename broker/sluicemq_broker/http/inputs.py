@@ -100,6 +100,13 @@ class PushBody(Struct, frozen=True):
     options: dict[str, Any] = {}
 
 
+class CancelBody(Struct, frozen=True):
+    """Cancel a job that runs, too; and the children for which it waits."""
+
+    running: bool = False
+    children: bool = False
+
+
 class ChangeBody(Struct, frozen=True):
     """Another priority, another delay from now on, or both."""
 

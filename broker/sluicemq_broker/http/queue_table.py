@@ -31,6 +31,7 @@ from sluicemq_broker.admin import (
 from sluicemq_broker.http.answers import write
 from sluicemq_broker.http.handler import CONNECTION
 from sluicemq_broker.http.inputs import (
+    CancelBody,
     ChangeBody,
     DeadBody,
     DeadPageQuery,
@@ -201,8 +202,14 @@ JOBS: Final = (
         do=lambda of, call, queue, job_id: of.admin.jobs.change(queue, job_id, call.body.fields()),
         body=ChangeBody, act="change",
     ),
-    Route(_POST, f"{_JOB}/cancel", "jobs.cancel", "Remove a waiting job", _MANAGES, None,
-          do=lambda of, _call, queue, job_id: of.admin.jobs.cancel(queue, job_id), act="cancel"),
+    Route(
+        _POST, f"{_JOB}/cancel", "jobs.cancel", "Remove a job that waits, or with `running` one at a worker",
+        _MANAGES._replace(also=(Effect(Action.MANAGE, "the queues of its children, with `children`"),)), None,
+        do=lambda of, call, queue, job_id: of.admin.jobs.cancel(
+            queue, job_id, {"running": call.body.running, "children": call.body.children}, call.caller
+        ),
+        body=CancelBody, act="cancel",
+    ),
     Route(_POST, f"{_JOB}/delete", "jobs.delete", "Remove a job that no worker has", _MANAGES, None,
           do=lambda of, _call, queue, job_id: of.admin.jobs.remove(queue, job_id), act="remove"),
     Route(

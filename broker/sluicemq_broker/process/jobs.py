@@ -48,6 +48,7 @@ class Jobs:
         foundation.bus.on(BusKind.READY, self.queues.on_ready)
         foundation.bus.on(BusKind.COMING, self.queues.on_coming)
         foundation.bus.on(BusKind.ENDED, self.queues.on_ended)
+        foundation.bus.on(BusKind.CANCELLED, self.queues.on_cancelled)
         foundation.bus.on(BusKind.FREED, self.queues.on_freed)
         foundation.bus.on(BusKind.RECORDS, self.queues.on_records)
         self.tasks = Tasks(self.queues, context, foundation.database)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import ClassVar, Final
 
 from sluicemq_broker.job import Job
@@ -147,6 +147,12 @@ class Deliveries:
         lost = [delivery for delivery in self.in_flight.values() if delivery.job.owner == owner]
         self._make_overdue(lost, now)
         return lost
+
+    def cancel(self, ids: Container[str], now: float) -> list[Delivery]:
+        """Make deliveries overdue whose jobs were cancelled, and return them."""
+        cancelled = [delivery for delivery in self.in_flight.values() if delivery.job.id in ids]
+        self._make_overdue(cancelled, now)
+        return cancelled
 
     def leave(self, worker: Worker) -> list[Delivery]:
         """A worker has gone: void its deliveries; returns those that were in flight."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import NotFoundError, UnavailableError
+from sluicemq.protocol.errors import CancelledError, NotFoundError, UnavailableError
 from sluicemq.protocol.rows import KindRow, WorkerRow
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import QueueSettings
@@ -34,7 +35,7 @@ from sluicemq_broker.queue.sending import JobSender
 from sluicemq_broker.queue.settler import Settler
 from sluicemq_broker.queue.unreadable import UnreadableMessages
 from sluicemq_broker.queue.worker import Worker
-from sluicemq_broker.runtime import Alarm, Count, QueueCounters
+from sluicemq_broker.runtime import Alarm, Batcher, Count, QueueCounters
 from sluicemq_broker.store import (
     Documents,
     EndedParent,
@@ -48,6 +49,8 @@ from sluicemq_broker.store import (
 
 #: Ticks of a queue that has come to rest: the pace of its workers is forgotten within them.
 _LAST_TICKS = 3
+#: Jobs that one look for cancelled ones asks about.
+_LOOKED_AT = 1000
 
 
 class Queue:
@@ -99,6 +102,7 @@ class Queue:
         self._sender = JobSender(core, self.settling, self._alarm)
         self.progress = JobsProgress(core)
         self.unreadable = UnreadableMessages(core)
+        self._looks: Batcher[None] = Batcher(self._find_cancelled, size=1000)
         self._ticks_at_rest = 0
 
     def dispatch(self) -> None:
@@ -251,11 +255,29 @@ class Queue:
     # ---------------------------------------------------------------- results
 
     def cancelled(self, job_id: str, group: str | None) -> None:
-        """A job that waited was removed, the first of this group if it had one: answer its waiters."""
+        """A job was removed, the first of this group if it had one: answer its waiters, notify its worker.
+
+        Another broker may have it, which looks for itself.
+        """
+        self.settling.cancelled({job_id})
+        self._notify_brokers(BusKind.CANCELLED, 0)
         if group is not None:
             self.groups.freed([group])
         self.events.emit(Count.CANCELLED, self.clock.now(), [{"job": job_id}])
-        self.results.failed(job_id, NotFoundError(f"job {job_id!r} was cancelled"))
+        self.results.failed(job_id, CancelledError(f"job {job_id!r} was cancelled"))
+
+    def look_for_cancelled(self) -> None:
+        """Another broker has cancelled jobs: look, soon, whether those at workers here are among them."""
+        if self.held:
+            self._looks.add(None)
+        self.results.on_ended_at_others()
+
+    def _find_cancelled(self, _looks: list[None]) -> None:
+        """``kill -9`` meanwhile: its workers are notified of nothing, and their verdicts change nothing."""
+        ids = [job.id for job in self.scheduler.reservations.under(self._owners.current)]
+        for start in range(0, len(ids), _LOOKED_AT):
+            some = ids[start : start + _LOOKED_AT]
+            self.settling.cancelled(self._core.retry.run(partial(self.store.missing, some)))
 
     # ----------------------------------------------------------------- pauses
 

@@ -8,7 +8,7 @@ again, and hears that the receipt is void. Popped jobs that were removed and not
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -219,6 +219,19 @@ class Settler:
         text = f"worker {worker} never answered job {job.id}"
         self._core.counters.notice(Count.WORKERS_HUNG_UP, text, about=about)
         delivery.worker.hang_up()
+
+    def cancelled(self, ids: Collection[str]) -> None:
+        """Drop jobs that were cancelled: none is handed out here, and workers that have one are notified."""
+        staged = self._core.scheduler.staging.remove(ids)
+        taken = self._core.scheduler.deliveries.cancel(ids, self._core.timer.now())
+        if not (staged or taken):
+            return
+        self._core.scheduler.ended([*staged, *(each.job for each in taken)])
+        self._core.counters.add(Count.CANCELLED_AT_WORK, len(taken))
+        for worker in {each.worker for each in taken}:
+            shielded(worker.cancelled, [each for each in taken if each.worker is worker])
+        self._core.scheduler.hand_out.offer_workers_of(taken)
+        self._core.dispatch()
 
     def withdraw(self, deliveries: Sequence[Delivery]) -> None:
         """End these without a verdict; their attempts are not counted."""

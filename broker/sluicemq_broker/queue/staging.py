@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from sluicemq_broker.job import Job, StagedOrder
 from sluicemq_broker.runtime import Budget
@@ -71,6 +71,10 @@ class Staging:
     def drop(self, owner: str) -> list[Job]:
         """Take out the jobs reserved under one owner id."""
         return self._sort_out(lambda job: job.owner == owner)
+
+    def remove(self, ids: Container[str]) -> list[Job]:
+        """Take out the jobs with these ids."""
+        return self._sort_out(lambda job: job.id in ids)
 
     def take_expired(self, now: float) -> list[Job]:
         """Take out the jobs that have expired by then; costs nothing while none can have."""

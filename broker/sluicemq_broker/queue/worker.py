@@ -21,7 +21,7 @@ class DeliveryState(Enum):
     ::
 
         IN_FLIGHT ── verdict ──────────────────────────────────▶ SETTLED
-           │ └────── visibility timeout, the broker stops,
+           │ └────── visibility timeout, the broker stops, its job was cancelled,
            │         its job is another broker's by now ───────▶ OVERDUE
            │                                                        │ late verdict, worker gone,
            └──────── its worker has gone ──────────────▶ VOID ◀─────┘ another timeout without any
@@ -216,6 +216,9 @@ class Worker:
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Send jobs to it; must not block. Of one that pops, they are out of the queue."""
         raise NotImplementedError
+
+    def cancelled(self, deliveries: Sequence[Delivery]) -> None:
+        """Notify it that these jobs were cancelled, if it can be; their verdicts change nothing any more."""
 
     def hang_up(self) -> None:
         """End its connection: it has not answered for twice the visibility timeout."""

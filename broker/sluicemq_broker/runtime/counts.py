@@ -49,6 +49,12 @@ class Count(Metric):
     EXPIRED = "expired", "jobs whose time to live ended before a worker took them", "jobs", _BY_QUEUE
     DEAD = "dead", "jobs that became dead letters", "jobs", _BY_QUEUE
     CANCELLED = "cancelled", "jobs cancelled", "jobs"
+    CANCELLED_AT_WORK = (
+        "cancelled_at_work",
+        "deliveries ended: their jobs were cancelled",
+        "jobs",
+        _BY_QUEUE,
+    )
     PURGED = "purged", "jobs purged", "jobs"
     DEAD_REMOVED = (
         "dead_removed",
@@ -276,7 +282,7 @@ WAY_OUT: Final = Balance(
     (Count.DELIVERED,),
     (
         *(Count.COMMITTED, Count.FORWARDED, Count.FANNED_OUT, Count.UNCOMMITTED),
-        *(Count.ROLLED_BACK, Count.REJECTED, Count.RETURNED, Count.TAKEN_AWAY),
+        *(Count.ROLLED_BACK, Count.REJECTED, Count.RETURNED, Count.TAKEN_AWAY, Count.CANCELLED_AT_WORK),
         *(Gauge.IN_FLIGHT, Gauge.COMMITTING),
     ),
 )

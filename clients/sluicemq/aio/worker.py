@@ -170,6 +170,7 @@ class _Core(worker.Worker):
                 self._work_on(number, job), name=self._task_name, context=self._context.copy()
             )
             self.tasks[task] = number
+            job.source.when_cancelled(job, task.cancel)
             task.add_done_callback(self._task_ended)
 
     def _cut_off(self) -> None:
@@ -207,7 +208,7 @@ class _Core(worker.Worker):
 
     def _of_cut_off(self, job: JobOfThreads, error: BaseException) -> JobVerdict:
         """Give back a job whose task was cancelled: uncounted if the worker stops, else as a failure."""
-        if self._hurries and isinstance(error, asyncio.CancelledError):
+        if isinstance(error, asyncio.CancelledError) and (self._hurries or job.is_cancelled):
             return not_begun(job)
         return self._verdicts.of_error(job, error)
 

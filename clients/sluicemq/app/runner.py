@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ from sluicemq.app.task import Task
 from sluicemq.complaints import complain, log
 from sluicemq.forward import FanOut, Forward
 from sluicemq.job import Job
-from sluicemq.protocol.errors import Reject
+from sluicemq.protocol.errors import CancelledError, Reject
 from sluicemq.protocol.readable import brief
 
 
@@ -86,6 +87,8 @@ class Runner:
     def _around(self, run: TaskRun) -> Iterator[list[Any]]:
         """Call the middleware around a block, which appends the result."""
         token, begun, results = current.set(run), list[Middleware](), list[Any]()
+        if run.job.source is not None:
+            run.job.source.when_cancelled(run.job, partial(run.interrupt, CancelledError))
         try:
             for each in self._middleware:
                 begun.append(each)

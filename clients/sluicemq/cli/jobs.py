@@ -58,11 +58,20 @@ def show(invocation: Invocation, queue: str, id: str, *, payload: bool) -> None:
 @jobs.command()
 @click.argument("queue")
 @click.argument("id")
+@click.option("--running", is_flag=True, help="Also a job that a worker has: it is notified.")
+@click.option("--children", is_flag=True, help="With the children for which it waits.")
 @click.pass_obj
-def cancel(invocation: Invocation, queue: str, id: str) -> None:  # noqa: A002
-    """Remove one job of a QUEUE that no worker holds."""
+def cancel(
+    invocation: Invocation,
+    queue: str,
+    id: str,  # noqa: A002
+    *,
+    running: bool,
+    children: bool,
+) -> None:
+    """Remove one job of a QUEUE that no worker holds, or with --running one that runs."""
     with invocation.client() as client:
-        client.jobs.cancel(queue, id)
+        client.jobs.cancel(queue, id, running=running, children=children)
     invocation.result(f"cancelled {id}", queue=queue, id=id)
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Collection
+from functools import partial
 from time import monotonic
 from typing import Any, Protocol
 
@@ -30,6 +31,7 @@ from sluicemq.worker import STOP_TIMEOUT
 REJECT_STATUS = 100
 _NOT_RUN = {126: "can't be run", 127: "is not found"}
 _TRACE = ("traceparent", "tracestate")
+_END_WITHIN = 5.0  # seconds that a command has to end after SIGTERM
 _NAMED = 5  # jobs that a message names
 #: Options of ``work`` that do not go with an app, and with a queue.
 _OF_QUEUES = ("command", "show", "onward", "count", "drain", "pops", "longest", "waits")
@@ -245,6 +247,8 @@ class _Exec:
         )
         self._processes.add(process)
         job.keep_extending()  # this process sees the command alive
+        if job.source is not None:
+            job.source.when_cancelled(job, partial(_ask_to_end, process))
         try:
             output, errors = process.communicate(job.payload, self._longest)
         except subprocess.TimeoutExpired:
@@ -254,7 +258,22 @@ class _Exec:
         finally:
             self._processes.discard(process)
             self._watcher.ended(process)
+        job.check()
         return process.returncode, output, errors
+
+
+def _ask_to_end(process: subprocess.Popen[bytes]) -> None:
+    """End a command whose job was cancelled: by SIGTERM, and after a while by SIGKILL."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    later = threading.Timer(_END_WITHIN, _kill_if_alive, [process])
+    later.daemon = True
+    later.start()
+
+
+def _kill_if_alive(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        _kill(process)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -69,9 +69,22 @@ class Jobs(Namespace):
         """Make a delayed job due now; raises :class:`~sluicemq.NotFoundError` if no such job waits."""
         self._calls.act(wire.PROMOTE, queue, id)
 
-    def cancel(self, queue: str, id: str) -> None:  # noqa: A002
-        """Remove one job that no worker has; raises :class:`~sluicemq.NotFoundError`."""
-        self._calls.act(wire.CANCEL, queue, id)
+    def cancel(
+        self,
+        queue: str,
+        id: str,  # noqa: A002
+        *,
+        running: bool = False,
+        children: bool = False,
+    ) -> None:
+        """Remove one job that no worker has; raises :class:`~sluicemq.NotFoundError`.
+
+        ``running``: also one that a worker has. Its verdict changes nothing any more; a worker of the library
+        is notified (``job.is_cancelled``). ``children``: with those for which it waits. Who waits for a
+        result hears :class:`~sluicemq.CancelledError`.
+        """
+        options = {name: True for name, given in (("running", running), ("children", children)) if given}
+        return self._calls.act(wire.CANCEL, queue, id, *([options] if options else []))
 
     def result(self, queue: str, id: str, wait: Duration = 0.0) -> bytes:  # noqa: A002
         """Return the result of a job; waits for it up to ``wait`` seconds.

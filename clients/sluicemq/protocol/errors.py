@@ -129,6 +129,12 @@ class NotFoundError(SluiceError):
     code = "NOT_FOUND"
 
 
+class CancelledError(NotFoundError):
+    """The job was cancelled; raised to who waits for its result, and in its handler."""
+
+    code = "CANCELLED"
+
+
 class BadStreamError(SluiceError):
     """A stream's name is not allowed, or the stream does not exist and may not be made."""
 
@@ -266,6 +272,7 @@ class Requeue(Exception):
 
 
 _BY_CODE = {kind.code: kind for kind in SluiceError.__subclasses__()}
+_BY_CODE[CancelledError.code] = CancelledError
 
 
 def from_code(code: str, message: str, detail: str = "") -> SluiceError:

@@ -14,7 +14,8 @@ in UTF-8; ids are strings of 1 to 128 bytes, payloads, results and receipts are 
 
 From the client::
 
-    HELLO   [n, {client, version, id?, connection?}]    -> {broker, heartbeat, silence, max_job_bytes,
+    HELLO   [n, {client, version, id?, connection?, features?}]
+                                                        -> {broker, heartbeat, silence, max_job_bytes,
                                                            features?}
     PUSH    [n, queue, [[id|nil, payload, headers|nil], ...]]
                                                         -> [[position, code, text, id?], ...]  refused
@@ -58,7 +59,9 @@ From the client::
     PEEK    [n, queue, state, limit, {first}|nil]       -> [{id, state, payload, ...}, ...]
     PURGE   [n, queue, state, wait]                     -> number of jobs removed
     DELETE  [n, queue, wait]                            -> number of jobs removed with the queue
-    CANCEL  [n, queue, id]                              -> nil     or NOT_FOUND
+    CANCEL  [n, queue, id, {running?, children?}|nil]   -> nil     or NOT_FOUND; running (true): also a job
+                                                           that a worker has; children (true): those for
+                                                           which it waits, too
     SHOW    [n, queue, id]                              -> {id, state, payload, errors, ...}
                                                            whole; times are Unix seconds
     PROMOTE [n, queue, id]                              -> nil     a delayed job is due now
@@ -133,6 +136,10 @@ From the broker, without a request::
     DELIVER [n, queue, [[receipt, id, payload, headers|nil, attempt, priority, accepted, max_attempts], ...],
              now]                                          no answer; settle each. Unix seconds of the
                                                            server's clock; max_attempts: 0 for no end
+
+    CANCEL  [0, queue, [receipt, ...]]                     no answer: these jobs were cancelled; their
+                                                           verdicts are refused. To clients whose HELLO
+                                                           has ``cancels`` among its ``features``
 
 A bulk operation (PURGE, DELETE, REDRIVE, DISCARD) that is not done after ``wait`` seconds is answered with
 ``{task, done, total|nil}`` and goes on as a task. With nil, or without ``wait``, the answer comes at its end.
@@ -281,6 +288,8 @@ ONLY_LOOK: Final = (LIST, ONE)
 
 #: Additions to the protocol that a greeting names: the exceptions behind failures are kept.
 FAILURES: Final = "failures"
+#: One that a HELLO names: the client takes a CANCEL of jobs that it has.
+CANCELS: Final = "cancels"
 
 #: What a DEAD asks of dead letters.
 COUNT: Final = "count"

@@ -104,6 +104,9 @@ class Assignment:
         self._kept: dict[bytes, Job] = {}
         """Jobs that are extended until they are settled."""
         self._extend_at = inf
+        self._cancelled: set[bytes] = set()
+        """Receipts of cancelled jobs whose verdicts are not answered."""
+        self._when_cancelled: dict[bytes, Callable[[], Any]] = {}
         self._progress: dict[bytes, tuple[Job, list[Any]]] = {}
         self._progress_at = 0.0
         self.verdicts: deque[JobVerdict] = deque()
@@ -238,6 +241,16 @@ class Assignment:
         except UnavailableError as error:
             raise LeaseLostError(f"job {job.id} can't be {what}: {error}") from error
 
+    def is_cancelled(self, job: Job) -> bool:
+        """Return whether a job was cancelled while it was here."""
+        return job.receipt in self._cancelled
+
+    def when_cancelled(self, job: Job, call: Callable[[], Any]) -> None:
+        """Call this, through the mailbox, if the job is cancelled before its end; or now, if it is."""
+        self._when_cancelled[job.receipt] = call
+        if self.is_cancelled(job):
+            call()
+
     def note_progress(self, job: Job, progress: list[Any]) -> None:
         """Keep the newest progress of a job, for :meth:`Job.progress`; it is sent once a second."""
         self._progress[job.receipt] = job, progress
@@ -280,6 +293,8 @@ class Assignment:
 
         Also where one is to run alone and something else is here, or another part has such a job.
         """
+        if message.verb == wire.CANCEL:
+            self._cancel(message.fields[1])
         if message.verb != wire.DELIVER:
             return
         jobs = self._read(message)
@@ -300,8 +315,8 @@ class Assignment:
         self._ask_at = self._look_at = self._alone_at = self._extend_at = inf
         self._shares.alone.end(self)
         self._forget_inbox()
-        self._kept.clear()
-        self._progress.clear()
+        for each in (self._kept, self._progress, self._cancelled, self._when_cancelled):
+            each.clear()
         self._drop_all()
         self._settling = self._held = self._credit = 0
         self._follow()
@@ -394,6 +409,14 @@ class Assignment:
         for start in range(0, len(back), MESSAGE_VERDICTS):
             self._send([not_begun(job) for job in back[start : start + MESSAGE_VERDICTS]])
         return len(back)
+
+    def _cancel(self, receipts: list[bytes]) -> None:
+        """Drop cancelled jobs that no handler has begun, and interrupt the others where that is possible."""
+        self._cancelled.update(receipts)
+        self._give_back([job for job in list(self._inbox) if job.receipt in self._cancelled])
+        for receipt in receipts:
+            if (call := self._when_cancelled.get(receipt)) is not None:
+                self.connection.post(call)
 
     def _await_begin(self, jobs: list[Job]) -> None:
         """Note when to look whether handlers have begun these jobs."""
@@ -496,6 +519,8 @@ class Assignment:
                     self._progress.pop(verdict.job.receipt, None)
                 if self._kept:
                     self._kept.pop(verdict.job.receipt, None)
+                if self._when_cancelled:
+                    self._when_cancelled.pop(verdict.job.receipt, None)
                 batch.append(verdict)
                 size += verdict.size
             else:
@@ -541,6 +566,9 @@ class Assignment:
             self._give_back_refused(batch[0], f"{error.code}: {error}")
         for position, code, text, *_ in value or ():
             verdict = batch[position]
+            if verdict.job.receipt in self._cancelled:  # it was to be expected
+                self._cancelled.discard(verdict.job.receipt)
+                continue
             self._note_late(verdict)
             self.connection.post(
                 log.warning, "%s of job %s refused: %s %s", verdict.verb, verdict.job.id, code, text

@@ -196,6 +196,10 @@ class _Popped(NamedTuple):
         """Return True: they are this program's for good."""
         return True
 
+    def is_cancelled(self, _job: Job) -> bool:
+        """Return False: the broker does not have them any more."""
+        return False
+
     def keep_extending(self, _job: Job) -> None:
         """Do nothing."""
 

@@ -26,7 +26,7 @@ from sluicemq_broker.admin import (
 )
 from sluicemq_broker.doors.smq.verbs import AdminVerb, Computed
 from sluicemq_broker.queues import Tasks
-from sluicemq_broker.security import Caller, Needs, authorize, visible
+from sluicemq_broker.security import Caller, Effect, Needs, authorize, visible
 
 #: Parts of an answer that only some may see, and requests with more effects than one.
 _OF_EVENTS: Final = Needs(
@@ -54,6 +54,9 @@ _OF_KINDS: Final = Needs(Action.READ, 0, shows=visible.kinds)
 #: Its answer is made of what the caller may see.
 _OF_ERRORS: Final = Needs(Action.READ, 0, shows=lambda _caller, answer: answer)
 _READ: Final = Needs(Action.READ, 0)
+_OF_CANCEL: Final = Needs(
+    Action.MANAGE, 0, also=(Effect(Action.MANAGE, "the queues of its children, with `children`"),)
+)
 _MANAGE: Final = Needs(Action.MANAGE, 0)
 
 
@@ -125,6 +128,11 @@ def _set(session: Any, name: str, settings: dict[str, Any]) -> Any:
     return admin.queues.set_settings(name, settings, session.caller)
 
 
+def _cancel(session: Any, name: str, job_id: str, options: dict[str, Any] | None) -> None:
+    admin: Admin = session.admin
+    admin.jobs.cancel(name, job_id, options, session.caller)
+
+
 def _stats(session: Any) -> Computed:
     admin: Admin = session.admin
     queues = admin.all_queues()
@@ -150,7 +158,7 @@ ADMIN_VERBS: Final[dict[bytes, AdminVerb]] = {
         optional=(dict | None,), weigh=JobAdmin.weigh_peek
     ),
     wire.SHOW: _reads("admin.jobs", JobAdmin.show, _READ, str, str)._replace(weigh=JobAdmin.weigh_show),
-    wire.CANCEL: _changes("admin.jobs", JobAdmin.cancel, _MANAGE, str, str),
+    wire.CANCEL: AdminVerb(_session, _cancel, _OF_CANCEL, (str, str), (dict | None,)),
     wire.PROMOTE: _changes("admin.jobs", JobAdmin.promote, _MANAGE, str, str),
     wire.CHANGE: _changes("admin.jobs", JobAdmin.change, _MANAGE, str, str, dict),
     wire.REDRIVE: _starts("admin.dead_letters", DeadLetterAdmin.redrive, _OF_REDRIVE, str, dict, str | None),

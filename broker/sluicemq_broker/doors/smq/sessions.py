@@ -147,6 +147,8 @@ class Session:
         self.concurrency = math.inf
         """How many jobs the client works on at one time, in the order in which it got them."""
         self.disconnected = False
+        self.features: frozenset[str] = frozenset()
+        """Additions to the protocol that the client knows."""
         self.moves = False
         """The client goes on to another broker when this one stops."""
         self.client = ""
@@ -367,6 +369,8 @@ class Session:
         self.name, self.process = _client_name(about, self.lane.peer), _process(about)
         self.concurrency = _concurrency(about)
         self.moves = about.get("moves") is True
+        features = about.get("features")
+        self.features = frozenset(map(str, features[:100])) if isinstance(features, list) else frozenset()
         if self._connection is None:
             self.client, self._connection = ClientConnection.read(about, self.caller.name)
             if self._connection is not None:

@@ -61,6 +61,11 @@ class SessionWorker(Worker):
             now = self.queue.clock.now()
             self._session.send(wire.DELIVER, self._number, self.queue.name, jobs, now, *alone)
 
+    def cancelled(self, deliveries: Sequence[Delivery]) -> None:
+        """Notify the client that jobs were cancelled, if it knows of that."""
+        if wire.CANCELS in self._session.features:
+            self._session.send(wire.CANCEL, 0, self.queue.name, [each.receipt for each in deliveries])
+
     def hang_up(self) -> None:
         """Close its session."""
         self._session.hang_up()

@@ -17,7 +17,7 @@ from typing import Final
 
 from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.job import State
-from sluicemq_broker.store.admin.changes import WAITS, Operations, not_waiting
+from sluicemq_broker.store.admin.changes import WAITS, Operations, not_waiting, refusal
 from sluicemq_broker.store.admin.dead_letters import DeadLetters, Looked, search_windows
 from sluicemq_broker.store.admin.job_view import selects, stored_state
 from sluicemq_broker.store.connection import Documents
@@ -79,6 +79,36 @@ class Removals(Operations):
             if not child:
                 raise not_waiting(jobs, queue, job_id, "cancelled")
         return child[0]
+
+    def cancel_running(self, queue: str, job_id: str, now: float) -> str | None:
+        """Remove one job that a worker has, or a broker for one; raises :class:`NotFound` if none has it.
+
+        Return its group, or None. Its worker's verdict changes nothing any more, as each names the
+        reservation. Lost reply: as for :meth:`cancel`.
+        """
+        held = {"_id": job_id, "state": State.RESERVED, **_accepted_by(now)}
+        with translated():
+            jobs = self._jobs(queue)
+            # failpoint jobs.cancel_running
+            cancelled = jobs.find_one_and_delete({**held, **NOT_AWAITED}, {"group": 1})
+            if cancelled is not None:
+                return cancelled.get("group")
+            child = self._remove_children(jobs, [job_id], held, "was cancelled", now)
+            if not child:
+                found = jobs.find_one({"_id": job_id}, {"state": 1}) or {}
+                rule = "a job that waits, or runs, can be cancelled"
+                raise refusal(job_id, queue, found.get("state"), rule)
+        return child[0]
+
+    def children_of(self, queue: str, job_id: str) -> list[tuple[str, str]]:
+        """Return the queues and ids of the children for which a job waits."""
+        with translated():
+            found = self._jobs(queue).find_one({"_id": job_id}, {"children": 1}) or {}
+        children = found.get("children")
+        if not isinstance(children, dict):
+            return []
+        queues = children.get("queues") or [queue]
+        return [(name, f"{job_id}.{place + 1}") for name in queues for place in range(int(children["total"]))]
 
     def remove_ended(self, queue: str, job_id: str, now: float) -> bool:
         """Remove a job that is done, or a dead letter; False if there is none.

@@ -429,6 +429,11 @@ class QueueStore:
 
     # ------------------------------------------------------------------ find
 
+    def missing(self, ids: Sequence[str]) -> set[str]:
+        """Return those of these ids that have no job; raises as all verbs do."""
+        with translated():
+            return set(ids) - self.which_exist(ids)
+
     def ended(self, since: float, limit: int) -> list[str]:
         """Return the ids of jobs that are done or dead since then, and still there; at most ``limit``."""
         these = {"state": {"$in": [State.DONE, State.DEAD]}, "ended_at": {"$gte": date(since)}}
