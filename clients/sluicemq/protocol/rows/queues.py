@@ -112,7 +112,7 @@ class WaitingRow(Row, frozen=True, kw_only=True):
 
 
 class BacklogRow(Row, frozen=True, kw_only=True):
-    """What the jobs of a queue are that wait: ready ones by kind and tenant, others by group.
+    """Jobs of a queue that wait: ready ones by kind and tenant, others by group.
 
     ``looked``: at how many of them the broker has looked; ``more``: there are more than that.
     """
