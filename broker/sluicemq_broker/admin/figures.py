@@ -64,7 +64,7 @@ class Figures:
     def kinds(self) -> Iterator[tuple[str, str, KindCounters]]:
         """Yield each queue and kind of jobs with its counters."""
         for queue in self._queues:
-            for kind, counters in queue.counters.kinds.items():
+            for kind, counters in queue.kind_counters():
                 yield queue.name, kind, counters
 
     def timings(self) -> dict[Timing, dict[str, Histogram]]:

@@ -87,10 +87,9 @@ class QueueAdmin:
         queue = self._queues.get(name)
         queue.store.prepare()
         found = backlog(self._queues.database_of(queue), name, queue.clock.now())
-        held = queue.scheduler.held_back
         return BacklogRow(
             kinds=tuple(_waiting(each) for each in found.kinds),
-            tenants=tuple(_waiting(each, held_back=each.name in held) for each in found.tenants),
+            tenants=tuple(_waiting(each, held_back=queue.holds_back(each.name)) for each in found.tenants),
             groups=tuple(_waiting(each) for each in found.groups),
             looked=found.looked,
             more=found.looked >= MOST_LOOKED_AT,

@@ -35,7 +35,7 @@ from sluicemq_broker.queue.sending import JobSender
 from sluicemq_broker.queue.settler import Settler
 from sluicemq_broker.queue.unreadable import UnreadableMessages
 from sluicemq_broker.queue.worker import Worker
-from sluicemq_broker.runtime import Alarm, Batcher, Count, QueueCounters
+from sluicemq_broker.runtime import Alarm, Batcher, Count, KindCounters, QueueCounters
 from sluicemq_broker.store import (
     Documents,
     EndedParent,
@@ -250,7 +250,15 @@ class Queue:
     def kinds(self) -> Iterator[KindRow]:
         """Describe each kind of its jobs, as they were counted here."""
         now = self._timer.now()
-        return (found.listed(self.name, kind, now) for kind, found in self.counters.kinds.items())
+        return (found.listed(self.name, kind, now) for kind, found in self.kind_counters())
+
+    def kind_counters(self) -> list[tuple[str, KindCounters]]:
+        """Return each kind of its jobs with its counters here."""
+        return self.counters.kinds.items()
+
+    def holds_back(self, tenant: str) -> bool:
+        """Return whether jobs of a tenant wait here for what their tenant may have."""
+        return tenant in self.scheduler.held_back
 
     # ---------------------------------------------------------------- results
 
