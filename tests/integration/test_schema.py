@@ -205,10 +205,10 @@ class Upgrading:
         self.owners = a_broker(leases[0], elsewhere={"b": leases[1]}, admit=self.schema.follow)
 
     def old_broker(self, database: int = 0) -> None:
-        """A broker of the last version begins: its lease says nothing of schemas."""
+        """A broker of the last version begins."""
         LeaseStore(self.documents[database]).begin("old", "host:7", 15, NOW)
         self.documents[database]["owners"].update_one(
-            {"_id": "old"}, {"$unset": {"version": "", "reads": ""}}
+            {"_id": "old"}, {"$unset": {"version": ""}, "$set": {"reads": [OLDEST, BEFORE]}}
         )
 
     def upgrade(self, meanwhile: Callable[[], object] = lambda: None) -> int:
@@ -238,7 +238,7 @@ def test_an_upgrade_is_refused_while_a_broker_lives_that_can_not_read_it(
 ) -> None:
     upgrading.old_broker(database)
     with pytest.raises(
-        OldBrokerError, match=r"host:7 \(an older version, reads schema 2, last seen 20.*stop"
+        OldBrokerError, match=rf"host:7 \(an older version, reads schema {BEFORE}, last seen 20.*stop"
     ):
         upgrading.upgrade()
     assert upgrading.numbers == [{"number": BEFORE}] * 2

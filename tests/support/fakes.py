@@ -327,7 +327,10 @@ class FakeStore:
         known = self.reserved.keys() | self._ended.keys() | {job.id for job in self.ready + self.waiting}
         return dict.fromkeys(known & set(ids), "ready")
 
-    def insertion(self, jobs: Sequence[Job], now: float) -> _Insertion:
+    def form_packs(self, jobs: Sequence[Job]) -> None:
+        """Do nothing: this store has none."""
+
+    def insertion(self, jobs: Sequence[Job], now: float, *, repeated: bool = False) -> _Insertion:
         return _Insertion(self, jobs, now)
 
     def push(self, jobs: Sequence[Job], now: float, sent: float | None = None) -> Pushed:

@@ -238,7 +238,7 @@ def test_a_job_that_was_known_before_is_not_handed_out_by_its_second_push(rig: I
 
 
 def test_jobs_that_are_repeated_elsewhere_are_refused_and_not_stored(rig: IntakeRig) -> None:
-    left, stays = SimpleNamespace(superseded=True), SimpleNamespace(superseded=False)
+    left, stays = SimpleNamespace(superseded=True), SimpleNamespace(superseded=False, repeats=True)
     told = [Told(), Told(), Told()]
     for push in (
         Push([a_job("a")], told[0], left),

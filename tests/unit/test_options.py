@@ -17,12 +17,12 @@ from sluicemq.cli.app import app
 from sluicemq.namespaces.jobs import Jobs
 from sluicemq.protocol.options import KEYWORDS, OPTIONS, JobOptions, Option
 from sluicemq_broker.config import QueueSettings
-from sluicemq_broker.job import ChildEnd, Job, Parent, Reservation
+from sluicemq_broker.job import ChildEnd, Job, Pack, Parent, Reservation
 from sluicemq_broker.job.job import ATTRIBUTES
 from sluicemq_broker.queue import JobMaker, check_headers
 from sluicemq_broker.security import ANYBODY
 from sluicemq_broker.store import QueueDefaults, date
-from sluicemq_broker.store.jobs.documents import HANDED_OUT, HANDED_OUT_FAIRLY, document
+from sluicemq_broker.store.jobs.documents import HANDED_OUT, HANDED_OUT_FAIRLY, PACK_FIELDS, document
 from sluicemq_broker.store.jobs.documents import job as loaded
 from support.fakes import Clock
 from support.jobs import NOW
@@ -34,7 +34,7 @@ OF_QUEUES = [each for each in ALL if each.setting]
 BESIDE = {"dedupe_id": "d"}
 USUAL = QueueDefaults()
 #: What a job that is handed out is no longer asked for, and what a claim or its history has in its place.
-NOT_READ = {"created_at", "dedupe", "eligible_at", "reservation", "place", "story"}
+NOT_READ = {"created_at", "dedupe", "eligible_at", "reservation", "place", "story", "pack"}
 #: Attributes that are stored under another name.
 ATTRIBUTE_OF = {"suspect": "isolated", "asked": "result_wanted", "pushed_by": "story"}
 
@@ -166,14 +166,16 @@ def test_of_a_job_that_has_everything_all_is_read_that_a_broker_asks_for_later()
     assert {name for name in ATTRIBUTES if getattr(job, name) == getattr(nobody, name)} == set()
     # When it is stored, with what a sweep notes in its document, and read
     document = stored(job) | {"losses": job.losses, "unanswered": job.unanswered, "suspect": job.isolated}
-    read = loaded({key: document[key] for key in ("_id", *HANDED_OUT_FAIRLY)}, USUAL)
+    read = loaded(
+        {key: document[key] for key in ("_id", *HANDED_OUT_FAIRLY) if key not in PACK_FIELDS}, USUAL
+    )
     # Then
     kept = ATTRIBUTES - NOT_READ
     assert {name: getattr(read, name) for name in kept} == {name: getattr(job, name) for name in kept}
 
 
 def test_what_is_read_of_a_job_is_what_a_job_has() -> None:
-    assert {ATTRIBUTE_OF.get(each, each) for each in HANDED_OUT} <= {*dir(Job)}
+    assert {ATTRIBUTE_OF.get(each, each) for each in HANDED_OUT.keys() - PACK_FIELDS} <= {*dir(Job)}
 
 
 def test_whose_a_job_is_is_stored_and_read_and_nothing_else_changes() -> None:
@@ -228,6 +230,7 @@ def with_everything() -> Job:
     )
     job.join([ChildEnd("1.2", error="no ink"), ChildEnd("1.1", b"page")])
     job.line_up(1)
+    job.pack_into(Pack("pack/a/1", 7, 40))
     return job
 
 

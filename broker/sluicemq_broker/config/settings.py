@@ -304,6 +304,23 @@ class QueueSettings:
         "a full queue answers QUEUE_FULL (refuse), or lets producers wait (hold); PUSH sockets always wait",
     )
 
+    pack: bool = flag(
+        "store plain jobs that come in one message in one document, which costs MongoDB a tenth",
+        default=False,
+        live=True,
+    )
+
+    @property
+    def limited(self) -> bool:
+        """True if fewer jobs may run, or begin, than its workers would take."""
+        return self.max_running is not None or self.rate is not None or self.limits_tenants
+
+    @property
+    def packs(self) -> bool:
+        """True if its jobs may lie in packs: all are handed out alike, and none is kept."""
+        bounded = self.max_ready is not None or self.max_bytes is not None
+        return self.pack and not (self.fair or self.limited or bounded or self.keep_done)
+
     @property
     def tokens(self) -> int:
         """Number of jobs that may begin at once after a rest."""

@@ -12,6 +12,7 @@ from sluicemq_broker.job.job import (
     Dedupe,
     Job,
     OnExpiry,
+    Pack,
     Parent,
     Reservation,
     State,

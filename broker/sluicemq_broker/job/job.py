@@ -100,6 +100,26 @@ class Reservation(NamedTuple):
     number: int
 
 
+class Pack:
+    """A document in which many jobs lie together; their numbers follow each other from ``seq`` on.
+
+    ``done``: bits of those that are no longer in it, as far as this broker knows: ended, or stored alone.
+    """
+
+    __slots__ = ("count", "done", "id", "seq")
+
+    def __init__(self, id: str, seq: int, count: int, done: int = 0) -> None:  # noqa: A002 - its field's name
+        self.id = id
+        self.seq = seq
+        self.count = count
+        self.done = done
+
+    @property
+    def left(self) -> int:
+        """Bits of the jobs that are in it."""
+        return (1 << self.count) - 1 & ~self.done
+
+
 class Parent(NamedTuple):
     """The job that waits for a child to be done: its queue, id and ``seq``; a new push has another ``seq``.
 
@@ -159,6 +179,8 @@ class Job:
     document about where it comes from: whose it is, and its life in other queues. ``parent``: the job that
     waits for it. ``joined``: the ends of its children, on its second delivery.
 
+    ``pack``: the document in which it lies with others, until it is stored alone (None: it is).
+
     ``dedupe`` and ``place`` are known only where the job was pushed, ``tenant`` there and in fair queues; of
     its ``story`` others know only whose it is.
     """
@@ -172,6 +194,7 @@ class Job:
         "id",
         "keep_done",
         "max_attempts",
+        "pack",
         "payload",
         "priority",
         "reservation",
@@ -232,6 +255,7 @@ class Job:
         self.seq = 0
         self.attempts = 0
         self.reservation = NOT_RESERVED
+        self.pack: Pack | None = None
         if expires_at is not None:
             self.expires_at = expires_at
         if backoff is not None:
@@ -261,6 +285,15 @@ class Job:
     def turn(self) -> str:
         """Name under which it takes turns in a fair queue: its tenant, else its group, else the empty one."""
         return self.tenant or self.group or ""
+
+    @property
+    def begins_pack(self) -> int:
+        """How many jobs a statement takes with it: those of its pack, if it is the first of one."""
+        return self.pack.count if self.pack is not None and self.pack.seq == self.seq else 1
+
+    def pack_into(self, pack: Pack | None) -> None:
+        """Note the pack in which it lies; None: it is stored alone."""
+        self.pack = pack
 
     def belong_to(self, principal: str, tenant: str | None) -> None:
         """Set the principal whose job it is, and its tenant, which wins over that of its options."""

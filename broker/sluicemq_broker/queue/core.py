@@ -32,6 +32,7 @@ class QueueCore:
         self.timer = context.timer
         self.owners = context.owners
         self.memory = context.memory
+        self.schema = context.schema
         self.retry = context.retry
         self.counters = context.counters
         self.events = context.events

@@ -26,6 +26,10 @@ class Pusher(Protocol):
     def superseded(self) -> bool:
         """Return True once it does: what it has sent here is not stored."""
 
+    @property
+    def repeats(self) -> bool:
+        """Return True if it may have sent them before, over an earlier connection."""
+
 
 class OnStored(Protocol):
     """Called when every job of a push is durable or refused."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from sluicemq_broker.job import Job
@@ -29,6 +30,8 @@ class Reservations:
         self._jobs: dict[str, Job] = {}
         self._doubles: dict[tuple[str, int], Job] = {}
         self._being_made: set[int] = set()
+        self._packs: Counter[tuple[str, int]] = Counter()  # jobs of each, by its id and number
+        self._pack_of: dict[tuple[str, int], tuple[str, int]] = {}
 
     def __contains__(self, job_id: object) -> bool:
         return job_id in self._jobs
@@ -54,6 +57,10 @@ class Reservations:
         for job in jobs:
             if held.setdefault(job.id, job) is not job:
                 self._doubles[(job.id, job.reservation.number)] = job
+            if job.pack is not None:
+                number = job.reservation.number
+                pack = self._pack_of[job.id, number] = (job.pack.id, number)
+                self._packs[pack] += 1
 
     def remove(self, jobs: Iterable[Job]) -> None:
         """The last statement about these jobs was answered; jobs that are not in here are skipped."""
@@ -65,14 +72,24 @@ class Reservations:
                     self._promote(job.id)
             else:
                 self._doubles.pop((job.id, job.reservation.number), None)
+            if self._pack_of:
+                self._leave_pack((job.id, job.reservation.number))
+
+    def _leave_pack(self, job: tuple[str, int]) -> None:
+        pack = self._pack_of.pop(job, None)
+        if pack is not None:
+            self._packs[pack] -= 1
+            if not self._packs[pack]:
+                del self._packs[pack]
 
     def knows(self, job_id: str, hold: int) -> bool:
-        """True if this reservation is in here, or may be in a moment."""
+        """True if this reservation, of a job or of a pack, is in here, or may be in a moment."""
         job = self._jobs.get(job_id)
         return (
             hold in self._being_made
             or (job is not None and job.reservation.number == hold)
             or (job_id, hold) in self._doubles
+            or (job_id, hold) in self._packs
         )
 
     def under(self, owner: str) -> list[Job]:

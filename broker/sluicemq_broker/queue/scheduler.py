@@ -155,8 +155,8 @@ class Scheduler:
             if first > NOTHING and not self.staging.order.by_priority:
                 first = HIGHEST  # whose turn it is, MongoDB knows
             for job in jobs:
-                if len(reserved) >= room:
-                    break
+                if len(reserved) + job.begins_pack > room:
+                    break  # a pack is reserved as a whole
                 if job.priority > first and job.eligible_at <= due and job.group is None:
                     job.reserve(reservation)
                     reserved.append(job)
@@ -245,7 +245,7 @@ class Scheduler:
         unwanted: list[Job] = []
         if self._expired or (is_open and self.staging.soonest < math.inf):
             unwanted = self.staging.take_expired(c.server)  # nothing expires that is reserved
-        return unwanted + self._surplus(c.now) if sheds else unwanted
+        return unwanted + self._surplus(c.now, shared=c.others > 0) if sheds else unwanted
 
     def take_expired(self) -> list[str]:
         """Return the ids of jobs that have expired since the last call, to be ended where they are ready."""
@@ -338,7 +338,7 @@ class Scheduler:
         if self.staging.soonest < math.inf:
             self.expiries.watch(jobs, c.server)
 
-    def _surplus(self, now: float) -> list[Job]:
+    def _surplus(self, now: float, *, shared: bool) -> list[Job]:
         """Take out what workers won't come to within a second: other brokers may have it.
 
         Not while later jobs are on their way here, which would overtake those.
@@ -346,7 +346,19 @@ class Scheduler:
         if self.ledger.under_way(now):
             return []
         ahead = UNKNOWN if self.pace.rate is None else int(self.pace.rate)
-        return self.staging.take_last(len(self.staging) - self.deliveries.free - ahead)
+        surplus = self.staging.take_last(len(self.staging) - self.deliveries.free - ahead)
+        return self._to_border(surplus, shared=shared)
+
+    def _to_border(self, surplus: list[Job], *, shared: bool) -> list[Job]:
+        """Stage the jobs again whose pack would be torn; but where others wait for jobs, not if it is all."""
+        pack = surplus[-1].pack if surplus else None
+        if pack is None:
+            return surplus
+        torn = [job for job in surplus if job.pack is pack]
+        if len(torn) == pack.left.bit_count() or (shared and len(torn) == len(surplus)):
+            return surplus
+        self.staging.add(torn[::-1])
+        return surplus[: -len(torn)]
 
     def _accepted_at(self, seq: int, c: Conditions) -> float:
         """Return when a job of this number was accepted, in the server's time.

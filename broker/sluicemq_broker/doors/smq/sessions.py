@@ -208,6 +208,11 @@ class Session:
             self._supersede()
         return self._superseded
 
+    @property
+    def repeats(self) -> bool:
+        """True if the client may have sent before what it sends here, over an earlier connection."""
+        return self._connection is not None and self._connection.connection > 1
+
     def _supersede(self) -> None:
         self._superseded = True
         text = f"{self.name} has gone on over another connection, and repeats there what was not answered"

@@ -15,6 +15,7 @@ from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.jobs.documents import collection
 from sluicemq_broker.store.jobs.indexes import Notice
+from sluicemq_broker.store.jobs.packs import find_packed, lift_ready
 from sluicemq_broker.store.values import Document, Jobs, date, seconds
 
 #: The states of a job that no broker has, and that has not ended.
@@ -33,6 +34,10 @@ class Operations:
 
     def _jobs(self, queue: str) -> Jobs:
         return self.database[collection(queue)]
+
+    def _lift(self, queue: str, job_id: str, now: float) -> None:
+        """Store a ready job alone that an order is about, if it lies in a pack."""
+        lift_ready(self._jobs(queue), [job_id], now)
 
 
 class Changes(Operations):
@@ -66,6 +71,7 @@ class Changes(Operations):
     ) -> bool:
         lives = {"expires_at": {"$not": {"$lte": date(now if due is None else max(now, due))}}}
         waits = {"_id": job_id, "state": {"$in": WAITS}, **lives}
+        self._lift(queue, job_id, now)
         with translated():
             jobs = self._jobs(queue)
             # failpoint *
@@ -80,6 +86,8 @@ def not_waiting(
 ) -> SluiceError:
     """Return the error for a job that does not wait, with its state; or that expires before it is due."""
     found = jobs.find_one({"_id": job_id}, {"state": 1, "expires_at": 1}) or {}
+    if not found and (packed := find_packed(jobs, [job_id]).get(job_id)) is not None:
+        found = packed.stored
     state = found.get("state")
     if state == State.READY and "expires_at" in found and seconds(found["expires_at"]) <= now:
         state = "expired"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import gevent
 from gevent.event import AsyncResult
@@ -49,6 +49,22 @@ _TOTAL: Final[list[Document]] = [{"$collStats": {"count": {}}}, {"$project": {"c
 _TOTALS_TOGETHER, _TOGETHER = 100, 25
 
 
+#: States of packs, which are read to see how many jobs are in them.
+_MAY_BE_PACKED: Final = (State.READY, State.RESERVED)
+
+
+class _Counted(NamedTuple):
+    """Documents of a state, and the jobs in them."""
+
+    documents: int
+    jobs: int
+
+    @property
+    def in_each(self) -> float:
+        """How many jobs a document has."""
+        return self.jobs / self.documents
+
+
 class Counting:
     """The counts of one queue at one moment. Raises the driver's errors.
 
@@ -78,7 +94,8 @@ class Counting:
         shares = self._sampled() if total >= self._surely_many else {}
         few = [state for state in SHOWN_STATES if shares.get(state, 0.0) * total < 3 * self._exactly]
         over = self._expired()
-        counts = dict(zip(few, _together([partial(self._counted, state) for state in few]), strict=True))
+        found = dict(zip(few, _together([partial(self._counted, state) for state in few]), strict=True))
+        counts = {state: each.documents for state, each in found.items()}
         many = [state for state in SHOWN_STATES if counts.get(state, self._exactly) >= self._exactly]
         if over.get(State.READY, 0) + over.get(SCHEDULED, 0) >= self._exactly:  # perhaps more: see the sample
             many = [*dict.fromkeys([*many, State.READY, SCHEDULED]), EXPIRED]
@@ -87,6 +104,7 @@ class Counting:
             shares = shares or self._sampled()
         rest = total - sum(count for state, count in counts.items() if state not in many)
         counts |= self._shared_out(rest, many, shares)
+        counts |= {state: int(counts[state] * each.in_each) for state, each in found.items() if each.jobs}
         counts |= {state: max(0, counts[state] - count) for state, count in over.items()}
         oldest = self.oldest_ready() if counts[State.READY] else None
         return {**{state: counts[state] for state in SHOWN_STATES}, "exact": not many, "oldest": oldest}
@@ -132,17 +150,17 @@ class Counting:
         )
         together = union(Branch(self._jobs.name, branch) for branch in branches)
         found = {document["_id"]: document for document in self._jobs.aggregate(together, hint=READY_INDEX)}
-        if EXPIRED in found or any(document["count"] >= self._exactly for document in found.values()):
+        if EXPIRED in found or any(document["documents"] >= self._exactly for document in found.values()):
             return None
         return _figures(found)
 
-    def _counted(self, state: str) -> int:
-        """Count the jobs of a state, up to ``exactly``."""
+    def _counted(self, state: str) -> _Counted:
+        """Count the jobs of a state, in up to ``exactly`` documents."""
         if not may_have(self._jobs, state):
-            return 0
-        return self._jobs.count_documents(
-            selects(state, self._now), hint=_INDEX_OF.get(state, ENDED_INDEX), limit=self._exactly
-        )
+            return _Counted(0, 0)
+        index = _INDEX_OF.get(state, ENDED_INDEX)
+        found = self._jobs.aggregate(_counting(state, selects(state, self._now), self._exactly), hint=index)
+        return next((_Counted(each["documents"], each["count"]) for each in found), _Counted(0, 0))
 
     def _expired(self) -> dict[str, int]:
         """Count expired jobs that are not ended yet: few, except for a moment."""
@@ -200,7 +218,7 @@ def small_counts(database: Documents, queues: Sequence[str], now: float) -> dict
     counts: dict[str, dict[str, Any]] = {}
     for queue, rows in ask_together(database, list(totals), branches, _TOGETHER).items():
         found = {row["_id"]: row for row in rows}
-        if EXPIRED not in found and sum(row["count"] for row in rows) == totals[queue]:
+        if EXPIRED not in found and sum(row["documents"] for row in rows) == totals[queue]:
             counts[queue] = _figures(found)
     return counts
 
@@ -213,8 +231,10 @@ def _figures(by_state: Mapping[str, Document]) -> dict[str, Any]:
 
 
 def _counting(name: str, these: Document, most: int) -> list[Document]:
-    """Return a pipeline that counts these jobs, up to ``most``, in a row with this name."""
-    whole: Document = {"_id": {"$literal": name}, "count": {"$sum": 1}}
+    """Return a pipeline that counts these jobs, in ``most`` documents at most, in a row with this name."""
+    whole: Document = {"_id": {"$literal": name}, "documents": {"$sum": 1}, "count": {"$sum": 1}}
+    if name in _MAY_BE_PACKED:
+        whole["count"] = {"$sum": {"$ifNull": ["$left", 1]}}
     if name == State.READY:
         whole["oldest"] = {"$min": "$eligible_at"}
     return [{"$match": these}, {"$limit": most}, {"$group": whole}]
@@ -228,15 +248,15 @@ def _over_in_line(now: float) -> Document:
     return {"wait.expires_at": {"$gte": date(0), "$lte": date(now)}}
 
 
-def _together(questions: Sequence[Callable[[], int]]) -> list[int]:
+def _together(questions: Sequence[Callable[[], _Counted]]) -> list[_Counted]:
     """Ask all questions at once: that takes as long as the longest of them."""
-    answers: list[AsyncResult[int]] = [AsyncResult() for _ in questions]
+    answers: list[AsyncResult[_Counted]] = [AsyncResult() for _ in questions]
     for answer, question in zip(answers, questions, strict=True):
         gevent.spawn(_answer, answer, question)
     return [answer.get() for answer in answers]
 
 
-def _answer(answer: AsyncResult[int], question: Callable[[], int]) -> None:
+def _answer(answer: AsyncResult[_Counted], question: Callable[[], _Counted]) -> None:
     try:
         answer.set(question())
     except Exception as error:  # noqa: BLE001 - raised again where the answer is read

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Final
 
 import bson
@@ -14,6 +15,7 @@ from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.jobs.documents import QUEUE_PREFIX, collection
 from sluicemq_broker.store.jobs.indexes import may_have
+from sluicemq_broker.store.jobs.packs import alone, find_packed, opened
 from sluicemq_broker.store.values import Document, Jobs
 from sluicemq_devices.hub import let_others_run
 
@@ -97,7 +99,8 @@ class Inspector:
         """
         rows: list[Document] = []
         with translated():
-            for document in self._first(queue, state, limit, now, () if first is None else _IN_PART):
+            found = self._first(queue, state, limit, now, () if first is None else _IN_PART)
+            for document in _jobs_in(found, limit, now, first):
                 rows.append(_cut(shown(document, state), first))
                 weight = _weight(document)
                 most_bytes -= weight
@@ -117,15 +120,22 @@ class Inspector:
         """Return the bytes of a job's document; 0: there is none."""
         with translated():
             found = self._jobs(queue).find_one({"_id": job_id}, _WEIGHT)
+            if found is None and (packed := self._packed(queue, job_id, 0.0)):
+                return len(bson.encode(packed))
         return found["weight"] if found else 0
 
     def show(self, queue: str, job_id: str, now: float) -> Document:
         """Return all that is stored of a job; raises :class:`NotFound`."""
         with translated():
-            found = self._jobs(queue).find_one({"_id": job_id})
+            found = self._jobs(queue).find_one({"_id": job_id}) or self._packed(queue, job_id, now)
         if found is None:
             raise NotFoundError(f"job {job_id!r} is not there in queue {queue!r}")
         return shown(found, state_at(found, now))
+
+    def _packed(self, queue: str, job_id: str, now: float) -> Document | None:
+        """Return the document that a job in a pack would have alone."""
+        packed = find_packed(self._jobs(queue), [job_id]).get(job_id)
+        return next(alone(packed.stored, packed.bit, now), None) if packed else None
 
     def _first(
         self, queue: str, state: str, limit: int, now: float, steps: Iterable[Document] = ()
@@ -143,6 +153,15 @@ class Inspector:
 
     def _jobs(self, queue: str) -> Jobs:
         return self._database[collection(queue)]
+
+
+def _jobs_in(documents: Iterable[Document], limit: int, now: float, first: int | None) -> Iterator[Document]:
+    """Yield the jobs in documents, as many as the ``limit`` says; below zero the last first."""
+    jobs = (job for document in documents for job in opened(document, now)[:: 1 if limit > 0 else -1])
+    for job in islice(jobs, abs(limit)):
+        if first is not None and isinstance(job.get("payload"), bytes):
+            job.setdefault("payload_bytes", len(job["payload"]))  # it lies in a pack
+        yield job
 
 
 def _cut(row: Document, first: int | None) -> Document:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
+from heapq import nsmallest
 from typing import Any, Final, NamedTuple
 
 from pymongo.errors import ExecutionTimeout
@@ -26,11 +27,15 @@ from sluicemq_broker.store.admin.dead_letters import DeadLetters, chosen, index_
 from sluicemq_broker.store.admin.job_view import not_expired, order_shown, shown, state_at
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
-from sluicemq_broker.store.jobs.documents import FOR_CHILDREN, ORDER, collection
+from sluicemq_broker.store.jobs.documents import FOR_CHILDREN, ORDER, PACK_FIELDS, collection
 from sluicemq_broker.store.jobs.index_models import ENDED_INDEX
 from sluicemq_broker.store.jobs.indexes import may_have
+from sluicemq_broker.store.jobs.packs import ALL_PACKS, is_pack, opened
 from sluicemq_broker.store.values import BY_ID, Document, Jobs, date, seconds
+from sluicemq_devices.hub import let_others_run
 
+#: Documents in one reply, each of which may be a pack.
+_AT_ONCE: Final = 20
 #: Bytes of payloads that are shown in a page, at most.
 _SMALL: Final = 256
 #: Milliseconds for a count, before a sample estimates it, and for each sample. A random sample of documents
@@ -60,6 +65,7 @@ _SHOWN: Final[Document] = {
                 "unreadable",
             ),
             *("group", "tenant", "kind", "wait", "head", "children", "pushed_by"),
+            *PACK_FIELDS,
         ),
         1,
     ),
@@ -118,19 +124,26 @@ class Listing:
         if state in _ENDED:
             return self.ended(queue, state, DeadLetters(), limit, after, now)
         found: list[Document] = []
-        jobs = self._jobs(queue)
+        jobs, count = self._jobs(queue), 0
         with translated():
             if not may_have(jobs, state):
                 return JobPage([], None)
             sort, index = order_shown(jobs, state)
             for these in _ranges(state, sort, after, now):
-                rows = jobs.find(these, _SHOWN, hint=index)
-                found += rows.sort(sort).limit(limit + 1 - len(found))
-                if len(found) > limit:
+                rows = jobs.find(these, _SHOWN, hint=index, batch_size=_AT_ONCE)
+                for document in rows.sort(sort).limit(limit + 1 - len(found)):
+                    found.append(document)
+                    count += document["left"] if is_pack(document) else 1
+                    if count > limit:
+                        break
+                if count > limit:
                     break
-        last = found[limit - 1] if len(found) > limit else None
+        last = None
+        if count > limit:  # a pack is shown whole
+            found = found[:-1] or found
+            last = found[-1]
         place = None if last is None else _in_line(last) if state == State.WAITING else _place(last, sort)
-        return JobPage([_row(document, state) for document in found[:limit]], place)
+        return JobPage([_row(job, state) for document in found for job in _jobs_in(document, now)], place)
 
     def ended(
         self, queue: str, state: str, choice: DeadLetters, limit: int, after: Place | None, now: float
@@ -156,10 +169,15 @@ class Listing:
 
     def with_ids(self, queue: str, beginning: str, limit: int, now: float) -> JobPage:
         """Return jobs of any state whose id begins so, by their ids."""
-        these = {"_id": {"$gte": beginning, "$lt": beginning + "\U0010ffff"}}
+        these = {"_id": {"$gte": beginning, "$lt": beginning + "\U0010ffff"}, "left": {"$exists": False}}
         with translated():
-            found = self._jobs(queue).find(these, _SHOWN, hint=BY_ID).sort("_id", 1).limit(limit)
-            return JobPage([_row(document, state_at(document, now)) for document in found], None)
+            jobs = self._jobs(queue)
+            found = list(jobs.find(these, _SHOWN, hint=BY_ID).sort("_id", 1).limit(limit))
+            for pack in jobs.find(ALL_PACKS, _SHOWN, hint=BY_ID, batch_size=_AT_ONCE):
+                inside = [job for job in _jobs_in(pack, now) if str(job["_id"]).startswith(beginning)]
+                found = nsmallest(limit, [*found, *inside], key=lambda job: str(job["_id"]))
+                let_others_run()
+        return JobPage([_row(job, state_at(job, now)) for job in found], None)
 
     def count(self, queue: str, choice: DeadLetters, now: float, known: int | None = None) -> HowMany:
         """Return how many dead letters a choice has; ``known``: about how many there are in all, if known."""
@@ -340,6 +358,18 @@ def _not_a_place() -> BadFramesError:
 
 def _milliseconds(when: datetime) -> int:
     return round(seconds(when) * 1000)
+
+
+def _jobs_in(document: Document, now: float) -> list[Document]:
+    """Return the job in a document, or those that are left in a pack, without long payloads."""
+    found = opened(document, now)
+    for job in found if is_pack(document) else ():
+        payload = job.get("payload")
+        if isinstance(payload, bytes):
+            job["payload_bytes"] = len(payload)
+            if len(payload) > _SMALL:
+                del job["payload"]
+    return found
 
 
 def _row(stored: Document, state: str) -> Document:

@@ -9,7 +9,7 @@ never touched. Children that are awaited are removed together with their parents
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from secrets import token_hex
@@ -69,6 +69,7 @@ class Removals(Operations):
         statement land late.
         """
         waits = {"_id": job_id, "state": {"$in": WAITS}, **_accepted_by(now)}
+        self._lift(queue, job_id, now)
         with translated():
             jobs = self._jobs(queue)
             # failpoint jobs.cancel
@@ -134,15 +135,20 @@ class Removals(Operations):
         with translated():
             while may_have(jobs, state):
                 # One read for all batches: another would pass over the removed ones in the index once more.
-                found = jobs.find({**selects(state, now), **by_now}, {"_id": 1}, batch_size=READ_AT_ONCE)
+                wanted, packs = {"_id": 1, "left": 1}, set[str]()
+                found = jobs.find({**selects(state, now), **by_now}, wanted, batch_size=READ_AT_ONCE)
                 empty = True
-                for ids in batches([((document["_id"], 0) for document in found)], size):
+                for ids in batches([_noted(found, packs)], size):
                     if not ids:
                         break
                     empty = False
-                    of_state = {"_id": {"$in": ids}, "state": stored_state(state), **by_now}
+                    of_state = {"state": stored_state(state), **by_now}
+                    alone = {"_id": {"$in": [each for each in ids if each not in packs]}, **of_state}
                     # failpoint jobs.purge
-                    yield self._remove(jobs, of_state, now)
+                    removed = self._remove(jobs, alone, now) if alone["_id"]["$in"] else 0
+                    yield removed + sum(
+                        _remove_pack(jobs, each, of_state) for each in packs.intersection(ids)
+                    )
                 if empty:
                     return
 
@@ -248,6 +254,21 @@ class Removals(Operations):
                     pass
             drop_left_over(self.database, now)
             forget_removed(self.database, now)
+
+
+def _noted(found: Iterable[Document], packs: set[str]) -> Iterator[tuple[str, int]]:
+    """Yield the ids of documents, and note those of packs."""
+    for document in found:
+        if "left" in document:
+            packs.add(document["_id"])
+        yield document["_id"], 0
+
+
+def _remove_pack(jobs: Jobs, pack: str, of_state: Document) -> int:
+    """Remove a pack with all jobs that are left in it; return how many."""
+    # failpoint packs.purge
+    removed = jobs.find_one_and_delete({"_id": pack, **of_state}, {"left": 1}, hint=BY_ID)
+    return removed["left"] if removed else 0
 
 
 class _OfThisDatabase:

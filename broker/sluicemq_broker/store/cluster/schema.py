@@ -35,8 +35,8 @@ from sluicemq_broker.store.set_aside import COUNT, field, read_one
 from sluicemq_broker.store.values import Document, date
 
 #: 2, of version 0.2: indexes of rare fields are sparse. 3, of version 0.3: records of ``queues`` may have
-#: ``removing`` and ``settings``.
-SCHEMA: Final = 3
+#: ``removing`` and ``settings``. 4, of version 0.4: jobs may lie in packs.
+SCHEMA: Final = 4
 #: The oldest and the newest schema that this version reads. Leases name them.
 READS: Final = (2, SCHEMA)
 #: What a broker reads whose lease does not say: its version wrote none of these fields.

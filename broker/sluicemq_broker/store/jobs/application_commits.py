@@ -46,6 +46,7 @@ def statements_of_end(
 
     ``queue`` opens a parent's queue by name. Its parents are read now; a job without one reads nothing.
     """
+    source.lift([completed.job])
     until = (completed.job.kept_until(now) or now) + _LATER
     end = end_of(completed, now, until)
     own = _statement(source, reserved_as(completed.job), end, ("$set", "result"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,9 +20,10 @@ from sluicemq_broker.store.jobs.documents import (
     QueueDefaults,
 )
 from sluicemq_broker.store.jobs.indexes import Notice
-from sluicemq_broker.store.jobs.malformed import Malformed, read
+from sluicemq_broker.store.jobs.malformed import UNREADABLE, Malformed, read
 from sluicemq_broker.store.jobs.orders import order_of
 from sluicemq_broker.store.jobs.outcomes import RELEASE, death
+from sluicemq_broker.store.jobs.packs import Lift, is_pack, left_in, lift_out, unpacked
 from sluicemq_broker.store.jobs.reply_sizes import MEASURED, ReplySizes
 from sluicemq_broker.store.jobs.tenant_limits import Allowance
 from sluicemq_broker.store.values import BY_ID, Document, Jobs, date
@@ -73,6 +75,7 @@ class Claims:
         self._set_aside = set_aside
         self._notice = notice
         self.reply_sizes = ReplySizes()
+        self._packed = 1.0  # jobs in a document, of the last claim
         self.reconfigure(defaults)
 
     def reconfigure(self, defaults: QueueDefaults) -> None:
@@ -83,6 +86,8 @@ class Claims:
     def on_pushed(self, jobs: Sequence[Job]) -> None:
         """Called with jobs that come into the queue: their sizes say how many fit in a reply."""
         self.reply_sizes.pushed(jobs)
+        if jobs and (pack := jobs[-1].pack) is not None:
+            self._packed = max(self._packed, float(pack.count))
 
     def reserve(
         self,
@@ -98,15 +103,17 @@ class Claims:
     ) -> Claim:
         """Reserve jobs: see :meth:`QueueStore.reserve`."""
         due = _due(now, before)
-        if one_first and self.order.one_by_one and (one := self._reserve_one(due, now, reservation)):
-            return Claim([one], reservation.owner, more=True)
+        alone = one_first and self.order.one_by_one and not self._defaults.limited
+        if alone and (first := self._reserve_one(due, now, reservation)):
+            return Claim(first, reservation.owner, more=True)
         with translated(), self.order.indexed():
             if not self.reply_sizes.known:
                 self.reply_sizes.measured(self._largest(due))
-            at_once = self.reply_sizes.size(limit, most_bytes)
-            fits = self.reply_sizes.most(limit, most_bytes)
-            page = self.order.page(ClaimRequest(due, limit, fits, now, reservation, brokers, place))
-            found, more = self._read_page(page, at_once, now, most_bytes)
+            documents = limit if self._defaults.limited else max(1, math.ceil(limit / self._packed))
+            at_once = self.reply_sizes.size(documents, most_bytes)
+            fits = self.reply_sizes.most(documents, most_bytes)
+            page = self.order.page(ClaimRequest(due, documents, fits, now, reservation, brokers, place))
+            found, more = self._read_page(page, at_once, now, most_bytes, limit)
             spent = [each for each in found if each.spent]
             died = self._end_spent(spent, now) if spent else ()
             wanted = page.allowance.begin([each for each in found if not each.spent] if spent else found)
@@ -137,16 +144,16 @@ class Claims:
         under = {"state": State.RESERVED, "owner": owner, "hold": hold}
         with translated():
             stored = self.jobs.find(under, self.order.fields).sort(self.order.sort)
-            found = [read(each, self._defaults) for each in stored]
-        jobs = [each for each in found if isinstance(each, Job) and not 0 < each.max_attempts < each.attempts]
+            found = [job for each in stored for job in self._jobs_in(each)[0]]
+        jobs = [each for each in found if not 0 < each.max_attempts < each.attempts]
         for job in jobs:
             job.found_reserved(reservation)
         return self.order.as_claimed(jobs)
 
     # ------------------------------------------------------------------ one job, by one statement
 
-    def _reserve_one(self, due: Document, now: float, reservation: Reservation) -> Job | None:
-        """Reserve the first due job by one statement; None if there is none that can simply be handed out.
+    def _reserve_one(self, due: Document, now: float, reservation: Reservation) -> list[Job]:
+        """Reserve the first due job, or its pack, by one statement; none that can't simply be handed out.
 
         A job without an attempt left and a document that is no job are given back: a claim sees to them.
         """
@@ -160,54 +167,77 @@ class Claims:
             except OperationFailure as error:
                 if error.code != ServerCode.TYPE_MISMATCH:  # the attempts of each are a number
                     raise
-                return None
+                return []
             if stored is None:
-                return None
-            job = read(stored, self._defaults)
-            if isinstance(job, Job) and not job.spent:
-                self.reply_sizes.claimed([job])
-                job.reserve(reservation)
-                return job
+                return []
+            jobs, malformed = self._jobs_in(stored)
+            if jobs and not malformed and not jobs[0].spent:
+                self.reply_sizes.claimed(jobs)
+                for job in jobs:
+                    job.reserve(reservation)
+                return jobs
             ours = {key: reserved[key] for key in ("state", "owner", "hold")}
             with applied():
                 # failpoint jobs.give_back
                 self.jobs.update_one({"_id": {"$in": [stored["_id"]]}, **ours}, RELEASE, hint=BY_ID)
-            return None
+            return []
 
     # ------------------------------------------------------------------ read
 
-    def _read_page(self, page: ClaimPage, at_once: int, now: float, room: int) -> tuple[list[Job], bool]:
+    def _jobs_in(self, stored: Document) -> tuple[list[Job], list[Malformed | Lift]]:
+        """Return the jobs of a document, one or a pack of them, and what is to be taken out of it."""
+        if not is_pack(stored):
+            each = read(stored, self._defaults)
+            return ([], [each]) if isinstance(each, Malformed) else ([each], [])
+        try:
+            jobs, strange = unpacked(stored, self._defaults)
+        except UNREADABLE as error:
+            return [], [Malformed(stored["_id"], f"{type(error).__name__}: {error}"[:1000])]
+        return jobs, [Lift(_ready(stored["_id"]), strange)] if strange or not jobs else []
+
+    def _read_page(
+        self, page: ClaimPage, at_once: int, now: float, room: int, limit: int
+    ) -> tuple[list[Job], bool]:
         """Read the jobs of a page, up to about ``room`` bytes; return them, and True if there may be more.
 
-        A document that is no job is set aside: it takes a place in this claim, and in no later one.
+        A document that is no job is set aside: it takes a place in this claim, and in no later one. What is
+        none in a pack is lifted out of it, as all are in a queue that may let only some of a pack begin.
         """
-        found, malformed, last = self._read(page.replies(at_once), room)
+        found, strange, last = self._read(page.replies(at_once), room, limit)
+        malformed = [each for each in strange if isinstance(each, Malformed)]
+        lifts = [each for each in strange if isinstance(each, Lift)]
+        lift_out(self.jobs, lifts, now)
         # A job that returned between two reads has moved others on: they were read twice.
         found = list({each.id: each for each in found}.values())
         if last is not None:
             page.stop_at(last)
         moved = self._set_aside(malformed, now)
-        return found, last is not None or page.more(progress=bool(found or moved))
+        return found, last is not None or bool(lifts) or page.more(progress=bool(found or moved))
 
     def _read(
-        self, replies: Iterable[list[Document]], room: int
-    ) -> tuple[list[Job], list[Malformed], Document | None]:
-        """Return jobs, documents that are none, and the last one if there is no room behind it."""
+        self, replies: Iterable[list[Document]], room: int, limit: int
+    ) -> tuple[list[Job], list[Malformed | Lift], Document | None]:
+        """Return jobs, what is none or is to be lifted, and the last document if that ends the claim."""
         found: list[Job] = []
-        malformed: list[Malformed] = []
+        strange: list[Malformed | Lift] = []
         last: Document | None = None
+        documents = 0
         for stored in (each for reply in replies for each in reply):
-            each = read(stored, self._defaults)
-            if isinstance(each, Malformed):
-                malformed.append(each)
+            jobs, odd = self._jobs_in(stored)
+            if jobs and is_pack(stored) and self._defaults.limited:
+                odd = [Lift(_ready(stored["_id"]), left_in(stored))]
+            if odd:
+                strange += odd
                 continue
-            found.append(each)
-            room -= each.size
-            if room <= 0:
+            documents += 1
+            found += jobs
+            room -= sum([job.size for job in jobs])
+            if room <= 0 or (len(found) >= limit and len(found) > documents):
                 last = stored
                 break
+        self._packed = len(found) / documents if documents else self._packed
         self.reply_sizes.claimed(found)
-        return found, malformed, last
+        return found, strange, last
 
     def _largest(self, due: Document) -> int:
         """Return the bytes of the largest of the first jobs: a reply full of such jobs would take 16 MiB."""
@@ -220,25 +250,25 @@ class Claims:
         self, wanted: list[Job], due: Document, now: float, reservation: Reservation, allowance: Allowance
     ) -> list[Job]:
         """Reserve jobs that were read; return those that other brokers have not taken meanwhile."""
-        reserved = _reserved(reservation, now)
+        reserved, heads = _reserved(reservation, now), _heads(wanted)
         if allowance.gives_slots:
             matched = self._reserve_with_slots(allowance.number(wanted), due, reserved)
         else:
-            claimable = {**due, **_these(wanted), **HISTORY_IS_A_LIST}
+            claimable = {**due, **_these(heads), **HISTORY_IS_A_LIST}
             # failpoint jobs.claim
             matched = self.jobs.update_many(claimable, _reserving(reserved), hint=BY_ID).modified_count
-        if matched == len(wanted):
+        if matched == len(heads):
             return wanted
         ours = {key: reserved[key] for key in ("state", "owner", "hold")}
         with applied():
-            mine = {"_id": {"$in": [each.id for each in wanted]}, **ours}
+            mine = {"_id": {"$in": [_lies_in(each) for each in wanted]}, **ours}
             won = {document["_id"] for document in self.jobs.find(mine, {"_id": 1}, hint=BY_ID)}
             malformed = {**due, **_these(wanted), "$nor": [HISTORY_IS_A_LIST]}
             without = self.jobs.find(malformed, {"_id": 1}, hint=BY_ID)
             self._set_aside(
                 [Malformed(document["_id"], "its errors are no array") for document in without], now
             )
-        return [each for each in wanted if each.id in won]
+        return [each for each in wanted if _lies_in(each) in won]
 
     def _reserve_with_slots(self, slotted: Sequence[_Slotted], due: Document, reserved: Document) -> int:
         """Reserve jobs, each with its slot; return how many, or 0 where another job had one of the slots.
@@ -293,7 +323,21 @@ def _due(now: float, before: int | None) -> Document:
 
 def _these(jobs: Sequence[Job]) -> Document:
     """Return the filter for jobs as they were read: a later job of an id has another ``seq``."""
-    return {"_id": {"$in": [job.id for job in jobs]}, "seq": {"$in": [job.seq for job in jobs]}}
+    numbers = [job.seq if job.pack is None else job.pack.seq for job in jobs]
+    return {"_id": {"$in": [_lies_in(job) for job in jobs]}, "seq": {"$in": numbers}}
+
+
+def _lies_in(job: Job) -> str:
+    return job.id if job.pack is None else job.pack.id
+
+
+def _heads(jobs: list[Job]) -> list[Job]:
+    """Return one job of each document."""
+    return list({_lies_in(job): job for job in jobs}.values())
+
+
+def _ready(pack: str) -> Document:
+    return {"_id": pack, "state": State.READY}
 
 
 def _reserved(reservation: Reservation, now: float) -> Document:

@@ -57,6 +57,10 @@ QUEUE_PREFIX: Final = "queue."
 PUT_ASIDE: Final = "removed."
 
 
+#: Fields that only packs have (:mod:`~sluicemq_broker.store.jobs.packs`).
+PACK_FIELDS: Final = ("count", "left", "jobs", "d0", "d1", "d2", "d3")
+
+
 #: How many former queues of a job are kept, the last ones.
 PASSED_KEPT: Final = 20
 
@@ -82,6 +86,8 @@ class QueueDefaults(NamedTuple):
     tenant_max_running: int | None = None
     tenant_rate: float | None = None
     tenant_burst: int | None = None
+    packs: bool = False
+    limited: bool = False
 
     @property
     def limits_tenants(self) -> bool:
@@ -129,6 +135,7 @@ _NOT_READ: Final = frozenset({"_id", "eligible_at", "dedupe_id", "state", "wait"
 HANDED_OUT: Final = dict.fromkeys(
     (
         *("payload", "seq", "attempts", "losses", "unanswered", "suspect", "parent", "pushed_by", "joined"),
+        *PACK_FIELDS,
         *(field for option in OPTIONS.values() for field in option.stored if field not in _NOT_READ),
     ),
     1,

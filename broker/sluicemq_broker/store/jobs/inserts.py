@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from itertools import accumulate
 from typing import Final
 
 from pymongo.read_concern import ReadConcern
@@ -22,9 +23,10 @@ from sluicemq_broker.store.errors import (
     applied,
     translated,
 )
-from sluicemq_broker.store.jobs.documents import QueueDefaults, document
+from sluicemq_broker.store.jobs.documents import QueueDefaults
 from sluicemq_broker.store.jobs.index_models import DEDUPE_INDEX
 from sluicemq_broker.store.jobs.numbered_inserts import Insert
+from sluicemq_broker.store.jobs.packs import find_packed, stored_together, together
 from sluicemq_broker.store.values import BY_ID, Document, Jobs, date, seconds
 from sluicemq_broker.store.write_results import Pushed, outcome
 
@@ -49,8 +51,13 @@ class Insertion:
         accepted: Sequence[Job],
         now: float,
         defaults: QueueDefaults,
+        *,
+        repeated: bool = False,
     ) -> None:
-        """Insert the jobs ``accepted`` into the collection ``jobs``; they were accepted at ``now``."""
+        """Insert the jobs ``accepted`` into the collection ``jobs``; they were accepted at ``now``.
+
+        ``repeated``: some may have been pushed before, among other jobs, and lie in packs with these.
+        """
         self._collection = jobs
         self._new_statement = new_statement
         self._jobs = accepted
@@ -61,6 +68,7 @@ class Insertion:
         self._part: Pushed | None = None  # their outcome
         self._doubts = 0
         self._pushed = Pushed()
+        self._repeated = repeated
 
     def send(self, at: float) -> Pushed:
         """Send what is open still; ``at``: now, from which dedupe windows count.
@@ -75,6 +83,8 @@ class Insertion:
             raise
 
     def _send(self, at: float) -> Pushed:
+        if self._repeated:
+            self._leave_out_packed()
         while True:
             if self._left:
                 self._pushed.add(self._insert(at), self._left)
@@ -92,11 +102,21 @@ class Insertion:
         if self._part is None:
             jobs = [self._jobs[each] for each in self._left]
             open_windows(jobs, at)
-            answer = self._statement.send([document(job, self._stamp, self._defaults) for job in jobs])
-            self._part = self._outcome(answer)
+            parts = together(jobs)
+            answer = self._statement.send(
+                [stored_together(part, self._stamp, self._defaults) for part in parts]
+            )
+            self._part = _of_each(self._outcome(answer), parts)
         self._statement.end(all_stored=self._part == _ALL_STORED)
         part, self._part = self._part, None
         return part
+
+    def _leave_out_packed(self) -> None:
+        known = self._collection.with_options(read_concern=ReadConcern("majority"))
+        there = find_packed(known, [job.id for job in self._jobs], ended=True)
+        self._pushed.existing = [at for at, job in enumerate(self._jobs) if job.id in there]
+        self._left = [at for at, job in enumerate(self._jobs) if job.id not in there]
+        self._repeated = False
 
     def _outcome(self, answer: Document) -> Pushed:
         """Read the outcome of each job; after several tries an unknown code is taken for the job's fault."""
@@ -107,6 +127,18 @@ class Insertion:
             if self._doubts < MOST_DOUBTS:
                 raise
             return outcome(answer, repeatable=False)
+
+
+def _of_each(outcome: Pushed, parts: Sequence[Sequence[Job]]) -> Pushed:
+    """Return the outcome of each job: what became of a pack became of all jobs in it."""
+    if outcome == _ALL_STORED:
+        return outcome
+    starts = [0, *accumulate(len(part) for part in parts)]
+    return Pushed(
+        [each for at in outcome.existing for each in range(starts[at], starts[at + 1])],
+        {each: why for at, why in outcome.refused.items() for each in range(starts[at], starts[at + 1])},
+        [starts[at] for at in outcome.taken],
+    )
 
 
 def open_windows(jobs: Iterable[Job], at: float) -> None:

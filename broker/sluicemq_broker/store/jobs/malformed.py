@@ -20,6 +20,12 @@ from sluicemq_broker.store.values import BY_ID, Document, Jobs
 _OWNERLESS: Final[Document] = {"state": State.RESERVED, "owner": {"$not": {"$gte": ""}}}
 
 
+#: Errors of reading a document that is none.
+UNREADABLE: Final = (
+    *(Unreadable, KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError),
+)
+
+
 class Malformed(NamedTuple):
     """A document that is no job: its id, of any type, and the reason."""
 
@@ -36,7 +42,7 @@ def read(stored: Document, defaults: QueueDefaults) -> Job | Malformed:
         return job(stored, defaults)
     except Unreadable as error:
         return Malformed(stored["_id"], str(error)[:1000])
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+    except UNREADABLE as error:
         return Malformed(stored["_id"], f"{type(error).__name__}: {error}"[:1000])
 
 
@@ -50,7 +56,7 @@ def set_aside(collection: Jobs, malformed: Iterable[Malformed], now: float) -> l
         for each in malformed
         # failpoint jobs.set_aside
         if collection.update_one(
-            {"_id": {"$in": [each.id]}, "state": State.READY}, _aside(each.reason, now), hint=BY_ID
+            {"_id": {"$in": [each.id]}, "state": State.READY}, aside(each.reason, now), hint=BY_ID
         ).modified_count
     ]
 
@@ -63,11 +69,11 @@ def set_ownerless_aside(collection: Jobs, now: float) -> list[Malformed]:
     these = {"_id": {"$in": [each.id for each in malformed]}, **_OWNERLESS}
     if malformed:
         # failpoint jobs.set_ownerless_aside
-        collection.update_many(these, _aside(reason, now), hint=BY_ID)
+        collection.update_many(these, aside(reason, now), hint=BY_ID)
     return malformed
 
 
-def _aside(reason: str, now: float) -> list[Document]:
+def aside(reason: str, now: float) -> list[Document]:
     """Return an update that can't fail, whatever the document's fields are."""
     ended = {**dead(now), "unreadable": {"$literal": reason}, "errors": with_entry(now, 0, reason)}
     return [{"$set": ended}, {"$unset": ["owner", "reserved_at", "slot", "head", "wait"]}]

@@ -25,7 +25,7 @@ from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.creation import one_of_few
 from sluicemq_broker.store.errors import applied, translated
 from sluicemq_broker.store.jobs.claims import CLAIM_BYTES, Claim, Claims
-from sluicemq_broker.store.jobs.documents import QueueDefaults, document, queue_of
+from sluicemq_broker.store.jobs.documents import PACK_FIELDS, QueueDefaults, document, queue_of
 from sluicemq_broker.store.jobs.expiry import ExpiredJobs, expire, will_expire
 from sluicemq_broker.store.jobs.groups import GroupStore
 from sluicemq_broker.store.jobs.index_models import ENDED_INDEX
@@ -55,11 +55,24 @@ from sluicemq_broker.store.jobs.outcomes import (
     taken_over,
     uncertain,
 )
+from sluicemq_broker.store.jobs.packs import (
+    PACKS,
+    Lift,
+    end_packed,
+    find_packed,
+    form_packs,
+    left_in,
+    lift,
+    lift_out,
+    release_packed,
+)
 from sluicemq_broker.store.values import BY_ID, Document, date
 from sluicemq_broker.store.write_results import Pushed, outcome, refusals
 
 _NONE_SET = QueueDefaults()
 _STATES = frozenset(State)
+#: Fields of packs without their jobs.
+_SIZES = dict.fromkeys(("losses", *(each for each in PACK_FIELDS if each != "jobs")), 1)
 
 
 class QueueStore:
@@ -162,14 +175,21 @@ class QueueStore:
 
     def which_exist(self, ids: Sequence[str]) -> set[str]:
         """Return the ids that have a job in the queue, in any state; raises the driver's errors."""
-        return {each["_id"] for each in self.known.find({"_id": {"$in": list(ids)}}, {"_id": 1}, hint=BY_ID)}
+        found = self.known.find({"_id": {"$in": list(ids)}}, {"_id": 1}, hint=BY_ID)
+        return {each["_id"] for each in found} | self._packed(ids).keys()
+
+    def _packed(self, ids: Iterable[str]) -> dict[str, Document]:
+        """Return the packs in which jobs of these ids lie; of a queue without packs nothing is asked."""
+        return {job_id: found.stored for job_id, found in find_packed(self.known, ids).items()}
 
     def states(self, ids: Sequence[str], now: float) -> dict[str, str]:
         """Return the states of the jobs with these ids, as people see them; jobs that are gone have none."""
         wanted = {"state": 1, "eligible_at": 1}
         with translated():
-            found = list(self.known.find({"_id": {"$in": list(ids)}}, wanted, hint=BY_ID))
-        return {each["_id"]: _shown_state(each, date(now)) for each in found}
+            alone = self.known.find({"_id": {"$in": list(ids)}}, wanted, hint=BY_ID)
+            found = {each["_id"]: each for each in alone}
+            found |= self._packed(each for each in ids if each not in found)
+        return {job_id: _shown_state(each, date(now)) for job_id, each in found.items()}
 
     def insert_within(self, session: ClientSession, jobs: Sequence[Job], now: float) -> None:
         """Insert ready jobs as a part of a transaction; raises the driver's errors."""
@@ -191,10 +211,18 @@ class QueueStore:
         """
         return self.insertion(jobs, now).send(now if at is None else at)
 
-    def insertion(self, jobs: Sequence[Job], now: float) -> Insertion:
-        """Return a push to be sent until it is answered; its jobs have 16 MiB at most, or it is one job."""
+    def form_packs(self, jobs: Sequence[Job]) -> None:
+        """Put plain jobs that came in one message, and were accepted, into packs if the queue has them."""
+        if self._defaults.packs:
+            form_packs(jobs, self._defaults)
+
+    def insertion(self, jobs: Sequence[Job], now: float, *, repeated: bool = False) -> Insertion:
+        """Return a push to be sent until it is answered; its jobs have 16 MiB at most, or it is one job.
+
+        ``repeated``: they may have been pushed before.
+        """
         self.claims.on_pushed(jobs)
-        return Insertion(self._insert, self.jobs, jobs, now, self._defaults)
+        return Insertion(self._insert, self.jobs, jobs, now, self._defaults, repeated=repeated)
 
     def _insert(self) -> Insert:
         return Insert(self._sessions, self._database, self.name)
@@ -263,6 +291,11 @@ class QueueStore:
         Lost reply: each is removed or still reserved. A repetition says :class:`Uncertain` for missing jobs,
         since another verdict may have removed them.
         """
+        if packed := [job for job in jobs if job.pack is not None]:
+            with translated():
+                in_packs = end_packed(self.jobs, packed)
+            jobs = [job for job in jobs if job.pack is None]
+            return in_packs | self.commit(jobs) if jobs else in_packs
         with translated():
             # failpoint jobs.commit
             removed = self.jobs.delete_many(all_reserved_as(jobs)).deleted_count
@@ -289,6 +322,7 @@ class QueueStore:
         repeating it is harmless.
         """
         too_long: dict[str, SluiceError] = {}
+        self.lift([each.job for each in completed])
         with translated():
             try:
                 # failpoint jobs.complete
@@ -333,6 +367,7 @@ class QueueStore:
         Lost reply: a repetition leaves jobs that have moved, as they are no longer reserved so; also where we
         have reserved them again in the meantime.
         """
+        self.lift([entry.job for entry in entries])
         writes = [rolled_back(entry, now) for entry in entries]
         with translated():
             # failpoint jobs.roll_back
@@ -344,6 +379,7 @@ class QueueStore:
         Lost reply: it is noted or not. Landing late it may overwrite later progress; a job that is settled,
         or reserved again, stays as it is.
         """
+        self.lift([report.job for report in reports])
         with translated():
             # failpoint jobs.note_progress
             return self.jobs.bulk_write(
@@ -356,7 +392,23 @@ class QueueStore:
         The attempt is not counted, the place is kept. Lost reply: a repetition, or a late landing, leaves
         jobs that are reserved again, as they have another number.
         """
-        return self._free(all_reserved_as(jobs))
+        count = 0
+        if any(job.pack is not None for job in jobs):
+            with translated():
+                whole = release_packed(self.jobs, jobs)
+            count = len(whole)
+            jobs = [job for job in jobs if job not in whole]
+            self.lift(jobs)
+        return count + (self._free(all_reserved_as(jobs)) if jobs else 0)
+
+    def lift(self, jobs: Sequence[Job]) -> None:
+        """Store these jobs of ours alone, as far as they lie in packs: what follows is about each alone.
+
+        Killed before: they lie in their packs. After: each lies alone, under the reservation that it has.
+        Lost reply: a repetition finds them lifted out.
+        """
+        if packed := [job for job in jobs if job.pack is not None]:
+            lift(self.jobs, packed)
 
     def free(self, job_id: str, owner: str, number: int) -> int:
         """Give back a job under a reservation that nobody remembers; return 1 if it was there."""
@@ -397,6 +449,7 @@ class QueueStore:
         and dies of ``max_losses``. Crash between the two statements: the next sweep ends it.
         """
         held = {"state": State.RESERVED, "owner": owner}
+        more = self._reclaim_packs(held, max_losses, now)
         with translated():
             # A job that was never lost has no such field.
             doomed = {**held, "losses": {"$gte": max_losses - 1}} if max_losses > 1 else held
@@ -404,7 +457,18 @@ class QueueStore:
             dead = self.jobs.update_many(doomed, death(now, "lost with its broker too often", losses=1))
             # failpoint jobs.reclaim
             ready = self.jobs.update_many(held, reclaimed())
-        return ready.modified_count, dead.modified_count
+        return ready.modified_count + more, dead.modified_count
+
+    def _reclaim_packs(self, held: Document, max_losses: int, now: float) -> int:
+        """Lift what is about to die out of packs; return how many more jobs than packs are left."""
+        while True:
+            with translated():
+                packs = list(self.jobs.find({**held, **PACKS}, _SIZES))
+            doomed = [each for each in packs if each.get("losses", 0) + 1 >= max_losses]
+            if not doomed:
+                return sum(each["left"] - 1 for each in packs)
+            lifts = [Lift({"_id": each["_id"], **held}, left_in(each)) for each in doomed]
+            lift_out(self.jobs, lifts, now)
 
     def reservations(self, owner: str) -> set[tuple[str, int]]:
         """Return id and number of all jobs reserved under ``owner``, for the audit against memory."""
@@ -443,14 +507,18 @@ class QueueStore:
     def find(self, ids: Sequence[str]) -> dict[str, Found]:
         """Return the jobs that exist under these ids, with their states and results."""
         with translated():
-            stored = list(self.known.find({"_id": {"$in": list(ids)}}, FOUND))
-        return {each["_id"]: found(each) for each in stored if each.get("state") in _STATES}
+            stored = {each["_id"]: each for each in self.known.find({"_id": {"$in": list(ids)}}, FOUND)}
+            packed = self._packed(each for each in ids if each not in stored)
+        stored |= {each: {**pack, "result_size": 0} for each, pack in packed.items()}
+        return {job_id: found(each) for job_id, each in stored.items() if each.get("state") in _STATES}
 
     def is_pushed_by(self, principal: str, job_id: str) -> bool:
         """Return True if there is a job of this id, and it is this principal's."""
         with translated():
             own = {"_id": job_id, "pushed_by": principal}
-            return self.jobs.find_one(own, {"_id": 1}, hint=BY_ID) is not None
+            if self.jobs.find_one(own, {"_id": 1}, hint=BY_ID) is not None:
+                return True
+            return any(pack.get("pushed_by") == principal for pack in self._packed([job_id]).values())
 
     def result(self, job_id: str) -> bytes | None:
         """Return the result of a job, however large; None: the job is missing."""

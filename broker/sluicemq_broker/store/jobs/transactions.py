@@ -21,7 +21,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence, Sized
 from functools import partial
-from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 import gevent
 from pymongo.client_session import ClientSession
@@ -34,8 +34,10 @@ from sluicemq_broker.job import Job
 from sluicemq_broker.store.connection import Client
 from sluicemq_broker.store.errors import Doubtful, ServerCode, Unclear, brief, translated
 from sluicemq_broker.store.jobs.outcomes import taken_over, uncertain
-from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.values import BY_ID, Document
+
+if TYPE_CHECKING:
+    from sluicemq_broker.store.jobs.queue_store import QueueStore
 
 Items = TypeVar("Items", bound=Sized)
 Result = TypeVar("Result")
@@ -206,6 +208,7 @@ class Move(ABC, Generic[Verdict]):
 
     def run(self) -> dict[str, SluiceError]:
         """Carry the batch out as :func:`transact`; return the ids of jobs that did not move, and why."""
+        self._source.lift([each.job for each in self._verdicts])
         transact(self._source.jobs.database.client, self._read, self._apply_all, self.who)
         return self.problems
 

@@ -1,0 +1,536 @@
+"""Packs: documents with many plain jobs each, which MongoDB stores, claims and removes as one.
+
+A pack has the fields of one job, for all of its jobs, and these::
+
+    {_id: "pack/MARK/NUMBER",       of its first job's id
+     count, left,                   jobs when it was stored, and jobs that are in it still
+     jobs: msgpack [[id, payload], ...],
+     d0?, d1?, d2?, d3?}            bits of jobs that are not: ended, or lifted out
+
+It is only ever marked, and removed with its last job. A mark names what it sets, and that it was not set::
+
+    commit   {_id, owner, hold, d0: bits clear}  ──▶  d0 |= bits, left -= number of bits
+    lift     as a commit; in its transaction each of these jobs is inserted alone, under that reservation
+    removal  {_id, owner, hold, left: number of bits}, or {left: 0}
+
+So commits and lifts of one pack go in any order, and a repetition changes nothing. Whatever is about one job
+alone (a rollback, a forward, progress, an order by its id) lifts it first, by :func:`lift_out`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from bson.int64 import Int64
+from pymongo import DeleteOne, UpdateOne
+from pymongo.client_session import ClientSession
+
+from sluicemq.protocol import msgpack_values
+from sluicemq.protocol.errors import BadFramesError, SluiceError
+from sluicemq_broker.job import Job, Pack, Reservation, State
+from sluicemq_broker.store.errors import applied, translated
+from sluicemq_broker.store.jobs.documents import PACK_FIELDS, QueueDefaults, document, job
+from sluicemq_broker.store.jobs.malformed import aside
+from sluicemq_broker.store.jobs.outcomes import RELEASE, RESERVATION, dead, taken_over, uncertain
+from sluicemq_broker.store.jobs.transactions import transact
+from sluicemq_broker.store.set_aside import Unreadable
+from sluicemq_broker.store.values import BY_ID, Document, Jobs
+
+#: Jobs of a pack, at least: fewer cost as much one by one. At most, and their bytes: it counts whole in
+#: memory, and half as many jobs cost MongoDB three times as much each.
+LEAST: Final = 32
+MOST: Final = 256
+MOST_BYTES: Final = 2**20
+
+_PREFIX: Final = "pack/"
+_WORDS: Final = ("d0", "d1", "d2", "d3")
+_WORD: Final = 2**64 - 1
+#: Ids by the library and by brokers: milliseconds, the maker's mark, its count.
+_IDS: Final = re.compile(
+    r"[0-9a-f]{12}(?:([0-9a-f]{10})([0-9a-f]{8})|-([0-9a-f]{8})-([1-9a-f][0-9a-f]{0,11}))"
+)
+#: Rare attributes that jobs in packs may have, if all have equal ones.
+_ALIKE: Final = frozenset({"story", "kind"})
+#: True of packs.
+PACKS: Final[Document] = {"left": {"$gte": 0}}
+#: All packs of a queue, by their ids.
+ALL_PACKS: Final[Document] = {"_id": {"$gte": _PREFIX, "$lt": _PREFIX + "g"}, **PACKS}
+
+
+class _Place(NamedTuple):
+    """Maker and number of an id that was not given by a producer."""
+
+    mark: str
+    number: int
+
+    @property
+    def pack(self) -> str:
+        """Id of the pack that begins with it."""
+        return f"{_PREFIX}{self.mark}/{self.number:012x}"
+
+
+def _place(job_id: str) -> _Place | None:
+    match = _IDS.fullmatch(job_id)
+    if match is None:
+        return None
+    mark, number = match.group(1) or match.group(3), match.group(2) or match.group(4)
+    return _Place(mark, int(number, 16))
+
+
+# ------------------------------------------------------------------------------- to be stored
+
+
+def form_packs(jobs: Sequence[Job], defaults: QueueDefaults) -> None:
+    """Put accepted jobs of one message into packs, where :data:`LEAST` in a row are plain and alike.
+
+    Nothing else decides, so a repeated message makes packs of equal ids again.
+    """
+    if len(jobs) < LEAST:
+        return
+    run: list[Job] = []
+    size, last = 0, None
+    for each in jobs:
+        place = _place(each.id)
+        follows = last is not None and place == (last.mark, last.number + 1) and len(run) < MOST
+        if not (follows and size + each.size <= MOST_BYTES and _alike(run[0], each)):
+            _form(run)
+            run, size = [], 0
+        last = place if _plain(each, defaults) else None
+        if last is not None:
+            run.append(each)
+            size += each.size
+    _form(run)
+
+
+def _form(run: Sequence[Job]) -> None:
+    if len(run) >= LEAST and (first := _place(run[0].id)) is not None:
+        pack = Pack(first.pack, run[0].seq, len(run))
+        for each in run:
+            each.pack_into(pack)
+
+
+def _plain(each: Job, defaults: QueueDefaults) -> bool:
+    return (
+        not each.headers
+        and each.__dict__.keys() <= _ALIKE
+        and each.eligible_at == each.created_at
+        and not each.keep_done
+        and each.max_attempts == defaults.max_attempts
+        and each.visibility_timeout == defaults.visibility_timeout
+        and each.size < MOST_BYTES
+    )
+
+
+def _alike(first: Job, each: Job) -> bool:
+    return first.priority == each.priority and first.__dict__ == each.__dict__
+
+
+def together(jobs: Sequence[Job]) -> list[Sequence[Job]]:
+    """Cut jobs into what one document has: a whole pack, or a job.
+
+    Of a pack that is not all there, or not under one reservation, each job is stored alone.
+    """
+    found: list[Sequence[Job]] = []
+    start = 0
+    while start < len(jobs):
+        pack = jobs[start].pack
+        if pack is None:
+            found.append(jobs[start : start + 1])
+            start += 1
+            continue
+        end = start
+        while end < len(jobs) and jobs[end].pack is pack:
+            end += 1
+        run = jobs[start:end]
+        start = end
+        if len(run) == pack.count and len({each.reservation for each in run}) == 1:
+            found.append(run)
+            continue
+        for each in run:
+            each.pack_into(None)
+        found += [[each] for each in run]
+    return found
+
+
+def stored_together(jobs: Sequence[Job], now: datetime, defaults: QueueDefaults) -> Document:
+    """Return the document of a job, or of all jobs of a pack."""
+    pack = jobs[0].pack
+    stored = document(jobs[0], now, defaults)
+    if pack is None:
+        return stored
+    del stored["payload"]
+    stored["_id"] = pack.id
+    content = msgpack_values.pack([(each.id, each.payload) for each in jobs])
+    return {**stored, "count": len(jobs), "left": len(jobs), "jobs": content}
+
+
+# --------------------------------------------------------------------------------------- read
+
+
+def is_pack(stored: Mapping[str, Any]) -> bool:
+    """Return True for the document of a pack."""
+    return "jobs" in stored
+
+
+def done_bits(stored: Mapping[str, Any]) -> int:
+    """Return the bits of jobs that are no longer in a stored pack."""
+    return sum((int(stored.get(word, 0)) & _WORD) << 64 * n for n, word in enumerate(_WORDS))
+
+
+def left_in(stored: Mapping[str, Any]) -> int:
+    """Return the bits of the jobs that are left in a stored pack."""
+    count: int = stored["count"]
+    return (1 << count) - 1 & ~done_bits(stored)
+
+
+def entries(stored: Mapping[str, Any]) -> list[Any]:
+    """Return what lies in a stored pack, ended jobs too; raises Unreadable."""
+    try:
+        found = msgpack_values.unpack(stored["jobs"], BadFramesError, "its jobs")
+    except (BadFramesError, TypeError) as error:
+        raise Unreadable(str(error)) from error
+    if not isinstance(found, list) or len(found) != stored["count"] or len(found) > MOST:
+        raise Unreadable("its jobs are not as many as it says")
+    return found
+
+
+def common(stored: Mapping[str, Any]) -> Document:
+    """Return the fields that each job of a pack has."""
+    return {key: value for key, value in stored.items() if key not in PACK_FIELDS}
+
+
+def is_job(entry: Any) -> bool:
+    """Return True if this entry of a pack is a job."""
+    match entry:
+        case [str(), bytes()]:
+            return True
+    return False
+
+
+def unpacked(stored: Document, defaults: QueueDefaults) -> tuple[list[Job], int]:
+    """Return the jobs that are left in a pack, and the bits of entries that are no jobs.
+
+    Raises :class:`Unreadable`, or any error of reading.
+    """
+    found, shared = entries(stored), common(stored)
+    pack = Pack(stored["_id"], int(stored["seq"]), len(found), done_bits(stored))
+    template = job({**shared, "payload": b""}, defaults)
+    plain = not template.__dict__
+    jobs: list[Job] = []
+    strange = 0
+    for at, entry in enumerate(found):
+        if pack.done >> at & 1:
+            continue
+        if not is_job(entry):
+            strange |= 1 << at
+            continue
+        if plain:
+            each = Job(
+                *entry,
+                max_attempts=template.max_attempts,
+                visibility_timeout=template.visibility_timeout,
+                keep_done=template.keep_done,
+            )
+        else:
+            each = job({**shared, "_id": entry[0], "payload": entry[1]}, defaults)
+        each.restore(template.priority, pack.seq + at, template.attempts)
+        each.pack_into(pack)
+        jobs.append(each)
+    pack.done |= strange
+    return jobs, strange
+
+
+def alone(stored: Document, bits: int, now: float) -> Iterator[Document]:
+    """Yield documents of their own for these entries of a pack; what is no job is a dead letter."""
+    shared, seq = common(stored), int(stored["seq"])
+    for at, entry in enumerate(entries(stored)):
+        if not bits >> at & 1:
+            continue
+        if is_job(entry):
+            yield {**shared, "_id": entry[0], "seq": Int64(seq + at), "payload": entry[1]}
+            continue
+        reason = "it is no job, but lay in a pack of jobs"
+        history = [{"at": dead(now)["ended_at"], "attempt": 0, "reason": reason, "worker": ""}]
+        text = repr(entry).encode(errors="replace")
+        lost = {"payload": text, "unreadable": reason, "errors": history, **dead(now)}
+        unreserved = {key: value for key, value in shared.items() if key not in RESERVATION}
+        yield {**unreserved, "_id": f"{stored['_id']}/{at}", "seq": Int64(seq + at), **lost}
+
+
+def opened(stored: Document, now: float) -> list[Document]:
+    """Return what people see of a document: itself, or the jobs that are left in a pack."""
+    if not is_pack(stored):
+        return [stored]
+    try:
+        return list(alone(stored, left_in(stored), now))
+    except (Unreadable, TypeError, ValueError, KeyError):
+        return [stored]
+
+
+# ----------------------------------------------------------------------------------- find by id
+
+
+class Packed(NamedTuple):
+    """A job that lies in a pack: the document of the pack, and the job's bit."""
+
+    stored: Document
+    bit: int
+
+
+def find_packed(jobs: Jobs, ids: Iterable[str], *, ended: bool = False) -> dict[str, Packed]:
+    """Return the jobs of these ids that lie in packs; with ``ended`` also those that are done or lifted out.
+
+    An id names its pack by range, so this reads the packs around it alone. Raises the driver's errors.
+    """
+    wanted: dict[str, list[_Place]] = defaultdict(list)
+    names = set(ids)
+    for each in names:
+        if (place := _place(each)) is not None:
+            wanted[place.mark].append(place)
+    ranges: list[Document] = []
+    for mark, places in wanted.items():
+        numbers = sorted(place.number for place in places)
+        first = _Place(mark, max(0, numbers[0] - MOST + 1))
+        ranges.append({"_id": {"$gte": first.pack, "$lte": _Place(mark, numbers[-1]).pack}})
+    found: dict[str, Packed] = {}
+    for at in range(0, len(ranges), _MARKS_AT_ONCE):
+        these = {"$or": ranges[at : at + _MARKS_AT_ONCE]}
+        for stored in jobs.find({**these, **PACKS}, hint=BY_ID):
+            found |= _among(stored, names, ended=ended)
+    return found
+
+
+#: Makers of ids that one statement looks for.
+_MARKS_AT_ONCE: Final = 100
+
+
+def _among(stored: Document, names: set[str], *, ended: bool) -> dict[str, Packed]:
+    done = 0 if ended else done_bits(stored)
+    try:
+        there = entries(stored)
+    except Unreadable:
+        return {}
+    return {
+        entry[0]: Packed(stored, 1 << at)
+        for at, entry in enumerate(there)
+        if is_job(entry) and entry[0] in names and not done >> at & 1
+    }
+
+
+# -------------------------------------------------------------------------------------- marks
+
+
+def _clear(bits: int) -> Document:
+    """Return the filter for packs in which none of these bits is set."""
+    return {word: {"$not": {"$bitsAnySet": at}} for word, at in _positions(bits).items()}
+
+
+def _marking(bits: int) -> Document:
+    """Return the update that sets these bits."""
+    counted: Document = {"$inc": {"left": -bits.bit_count()}}
+    words = {word: {"or": _word(at)} for word, at in _positions(bits).items()}
+    return {"$bit": words, **counted} if words else counted
+
+
+def _positions(bits: int) -> dict[str, list[int]]:
+    words = {word: bits >> 64 * n & _WORD for n, word in enumerate(_WORDS)}
+    return {word: [at for at in range(64) if value >> at & 1] for word, value in words.items() if value}
+
+
+def _word(positions: Iterable[int]) -> Int64:
+    value = sum(1 << at for at in positions)
+    return Int64(value - 2**64 if value >> 63 else value)
+
+
+def _held(pack: Pack, reservation: Reservation) -> Document:
+    return {"_id": pack.id, "owner": reservation.owner, "hold": reservation.number}
+
+
+def _by_pack(jobs: Iterable[Job]) -> dict[Pack, list[Job]]:
+    packs: dict[Pack, list[Job]] = defaultdict(list)
+    for each in jobs:
+        if each.pack is not None:
+            packs[each.pack].append(each)
+    return packs
+
+
+def _bits(jobs: Iterable[Job]) -> int:
+    bits = 0
+    for each in jobs:
+        if each.pack is not None:
+            bits |= 1 << each.seq - each.pack.seq
+    return bits
+
+
+# ------------------------------------------------------------------------------------- commit
+
+
+def end_packed(jobs: Jobs, ended: Sequence[Job]) -> dict[str, SluiceError]:
+    """Commit jobs that lie in packs; return the ids of those that were not ended, and why.
+
+    Lost reply: a repetition finds the marks, or the pack removed. Raises the driver's errors.
+    """
+    packs = _by_pack(ended)
+    writes: list[DeleteOne | UpdateOne] = []
+    for pack, these in packs.items():
+        bits, which = _bits(these), _held(pack, these[0].reservation)
+        if bits == pack.left:
+            writes.append(DeleteOne({**which, "left": len(these)}))
+        else:
+            writes.append(UpdateOne({**which, **_clear(bits)}, _marking(bits)))
+    # failpoint packs.commit
+    answer = jobs.bulk_write(writes, ordered=False)
+    problems: dict[str, SluiceError] = {}
+    if answer.deleted_count + answer.modified_count < len(writes):
+        with applied():
+            problems = _not_all(jobs, packs, answer.deleted_count)
+    for pack, these in packs.items():
+        if these[0].id not in problems:
+            pack.done |= _bits(these)
+    full = [] if answer.deleted_count == len(writes) else [pack for pack in packs if not pack.left]
+    if full:
+        with applied():
+            # failpoint packs.remove
+            jobs.delete_many({"_id": {"$in": [pack.id for pack in full]}, "left": 0}, hint=BY_ID)
+    return problems
+
+
+def _not_all(jobs: Jobs, packs: Mapping[Pack, list[Job]], removed: int) -> dict[str, SluiceError]:
+    """Look into packs of which not all were written; mark what a removal did not find alone."""
+    wanted = {"owner": 1, "hold": 1, **dict.fromkeys(_WORDS, 1)}
+    problems: dict[str, SluiceError] = {}
+    for again in (True, False):
+        found = jobs.find({"_id": {"$in": [pack.id for pack in packs]}}, wanted, hint=BY_ID)
+        there = {each["_id"]: each for each in found}
+        missing = len(packs) - len(there)
+        problems, marks = {}, []
+        for pack, these in packs.items():
+            stored, bits, held = there.get(pack.id), _bits(these), these[0].reservation
+            if stored is None:
+                if missing > removed:
+                    problems |= {each.id: uncertain(each.id) for each in these}
+            elif (stored.get("owner"), stored.get("hold")) != held:
+                problems |= {each.id: taken_over(each.id) for each in these}
+            elif left := bits & ~done_bits(stored):
+                which = {**_held(pack, these[0].reservation), **_clear(left)}
+                marks.append(UpdateOne(which, _marking(left)))
+                problems |= {each.id: uncertain(each.id) for each in these}
+        if not marks or not again:
+            break
+        # failpoint packs.mark
+        jobs.bulk_write(marks, ordered=False)
+    return problems
+
+
+# ------------------------------------------------------------------------------------ release
+
+
+def release_packed(jobs: Jobs, released: Sequence[Job]) -> set[Job]:
+    """Give back packs of which all that is left is among these jobs; return the jobs that were given back so.
+
+    The others still lie in their packs: lift them. Raises the driver's errors.
+    """
+    whole = {pack: these for pack, these in _by_pack(released).items() if _bits(these) == pack.left}
+    if not whole:
+        return set()
+    writes = [
+        UpdateOne({**_held(pack, these[0].reservation), "left": len(these), "state": State.RESERVED}, RELEASE)
+        for pack, these in whole.items()
+    ]
+    # failpoint packs.release
+    freed = jobs.bulk_write(writes, ordered=False).modified_count
+    return {each for these in whole.values() for each in these} if freed == len(writes) else set()
+
+
+# --------------------------------------------------------------------------------------- lift
+
+
+class Lift(NamedTuple):
+    """Jobs that are to be stored alone: the pack as it must be found, and their bits."""
+
+    which: Document
+    bits: int
+
+
+def lift(jobs: Jobs, lifted: Sequence[Job]) -> None:
+    """Store jobs of ours alone, under the reservation of their packs. Raises as :func:`transact`.
+
+    Jobs that are not in their packs any more, or not ours, are left to the statement that comes next.
+    """
+    packs = _by_pack(lifted)
+    lifts = [Lift(_held(pack, these[0].reservation), _bits(these)) for pack, these in packs.items()]
+    lift_out(jobs, lifts, 0.0)  # each of ours is a job
+    for pack, these in packs.items():
+        pack.done |= _bits(these)
+        for each in these:
+            each.pack_into(None)
+
+
+def lift_ready(jobs: Jobs, ids: Sequence[str], now: float) -> None:
+    """Store ready jobs of these ids alone, so that an order finds them. Raises as :func:`transact`."""
+    with translated():
+        found = find_packed(jobs, ids)
+    lifts = [
+        Lift({"_id": each.stored["_id"], "state": State.READY}, each.bit)
+        for each in found.values()
+        if each.stored["state"] == State.READY
+    ]
+    lift_out(jobs, lifts, now)
+
+
+def lift_out(jobs: Jobs, lifts: Sequence[Lift], now: float) -> None:
+    """Take jobs out of their packs, and insert each alone: all packs in one transaction.
+
+    Lost reply: a repetition finds the bits set, and does nothing. A job whose id another one has by now is
+    not inserted: two can't lie under one id. Raises as :func:`transact`.
+    """
+    for at in range(0, len(lifts), _LIFTS_AT_ONCE):
+        _lift_some(jobs, lifts[at : at + _LIFTS_AT_ONCE], now)
+
+
+#: Packs of one such transaction: up to 32 MiB of them are read.
+_LIFTS_AT_ONCE: Final = 32
+
+
+def _lift_some(jobs: Jobs, lifts: Sequence[Lift], now: float) -> None:
+    taken: set[str] = set()
+    tries = 0
+
+    def read() -> Sequence[Lift]:
+        nonlocal tries
+        tries += 1
+        if tries > 1:
+            ids: list[str] = []
+            for stored in jobs.find({"_id": {"$in": [each.which["_id"] for each in lifts]}}, hint=BY_ID):
+                ids += [entry[0] for entry in entries(stored) if is_job(entry)]
+            found = jobs.find({"_id": {"$in": ids}}, {"_id": 1}, hint=BY_ID)
+            taken.update(each["_id"] for each in found)
+        return lifts
+
+    def apply(some: Sequence[Lift], session: ClientSession) -> None:
+        documents: list[Document] = []
+        ids = [each.which["_id"] for each in some]
+        for each in some:
+            # failpoint packs.lift
+            stored = jobs.find_one_and_update(
+                {**each.which, **_clear(each.bits)}, _marking(each.bits), session=session, hint=BY_ID
+            )
+            if stored is None:
+                continue
+            try:
+                documents += alone(stored, each.bits, now)
+            except Unreadable as error:
+                # failpoint packs.set_aside
+                jobs.update_one({"_id": stored["_id"]}, aside(str(error), now), session=session)
+        if documents := [each for each in documents if each["_id"] not in taken]:
+            # failpoint packs.insert_lifted
+            jobs.insert_many(documents, ordered=False, session=session)
+        # failpoint packs.remove_lifted
+        jobs.delete_many({"_id": {"$in": ids}, "left": 0}, session=session, hint=BY_ID)
+
+    # failpoint lifts
+    transact(jobs.database.client, read, apply, "lifted jobs")

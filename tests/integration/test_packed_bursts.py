@@ -1,0 +1,103 @@
+"""Bursts stay packed from push to done, and each of their jobs can fail alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+from sluicemq import Job, Producer, Reject, Worker
+from support.broker_under_test import BrokerUnderTest, serving
+from support.own_queue import OwnQueue, own_queue
+from support.waiting import wait_until
+
+MANY = 2_000
+
+
+@pytest.fixture(scope="module")
+def quick(mongo_uri: str) -> Iterator[BrokerUnderTest]:
+    with serving(
+        mongo_uri, [], poll=0.5, lease=2.0, queues={"*": {"pack": True, "backoff": "none"}}
+    ) as broker:
+        yield broker
+
+
+@pytest.fixture
+def jobs(quick: BrokerUnderTest) -> Iterator[OwnQueue]:
+    with own_queue(quick) as queue:
+        yield queue
+
+
+def payloads(many: int = MANY) -> list[bytes]:
+    return [b"%d" % number for number in range(many)]
+
+
+def packs(jobs: OwnQueue) -> int:
+    return jobs.collection.count_documents({"left": {"$exists": True}})
+
+
+def test_a_burst_without_workers_lies_in_packs_and_is_drained_in_order(jobs: OwnQueue) -> None:
+    # Given
+    for receipt in jobs.producer.push_many(jobs.queue, payloads()):
+        receipt.wait(60)
+    assert 0 < packs(jobs) <= jobs.collection.count_documents({}) < MANY / 4
+    wait_until(lambda: jobs.counts()["ready"] == MANY, 60, "the count")
+    # When
+    done: list[bytes] = []
+    with Worker(jobs.queue, lambda job: done.append(job.payload), endpoint=jobs.endpoint, prefetch=256):
+        wait_until(lambda: jobs.collection.find_one() is None, 60, "all done")
+    # Then
+    assert done == payloads()
+
+
+def test_a_burst_beside_workers_is_done_once_and_each_hundredth_job_fails_alone(jobs: OwnQueue) -> None:
+    done: Counter[bytes] = Counter()
+    begun = count()
+
+    def handle(job: Job) -> None:
+        next(begun)
+        if int(job.payload) % 100 == 7:
+            raise Reject("the seventh")
+        if int(job.payload) % 100 == 8 and job.attempt == 1:
+            raise ValueError("once more")
+        done[job.payload] += 1
+
+    with Worker(jobs.queue, handle, endpoint=jobs.endpoint, prefetch=64):
+        for receipt in jobs.producer.push_many(jobs.queue, payloads()):
+            receipt.wait(60)
+        wait_until(lambda: len(done) == MANY * 99 // 100, 60, "all done")
+        wait_until(
+            lambda: jobs.collection.count_documents({"state": {"$ne": "dead"}}) == 0, 60, "no other left"
+        )
+    failed = {b"%d" % number for number in range(7, MANY, 100)}
+    assert done == Counter(set(payloads()) - failed)
+    dead: list[Any] = list(jobs.collection.find({"state": "dead"}))
+    assert {each["payload"] for each in dead} == failed
+    assert {each["errors"][0]["reason"] for each in dead} == {"the seventh"}
+    assert next(begun) == MANY + MANY // 100
+
+
+def test_a_pack_that_a_worker_leaves_half_done_goes_on_with_the_next_one(jobs: OwnQueue) -> None:
+    # Given
+    for receipt in jobs.producer.push_many(jobs.queue, payloads(100)):
+        receipt.wait(60)
+    # When
+    with jobs.client.jobs.reserve(jobs.queue, 40, 60) as claim:
+        first = [job.payload for job in claim]
+        for job in claim.jobs[:30]:
+            job.commit()
+    # Then
+    rest: set[bytes] = set()
+    with Worker(jobs.queue, lambda job: rest.add(job.payload), endpoint=jobs.endpoint):
+        wait_until(lambda: jobs.collection.find_one() is None, 60, "all done")
+    assert rest == set(payloads(100)) - set(first[:30])
+
+
+def test_a_producer_of_small_messages_packs_nothing(jobs: OwnQueue) -> None:
+    with Producer(endpoint=jobs.endpoint) as producer:
+        for number in range(40):
+            producer.push(jobs.queue, b"%d" % number).wait(60)
+    assert packs(jobs) == 0

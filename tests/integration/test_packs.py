@@ -1,0 +1,390 @@
+"""Jobs of one message lie in one document; each of them is delivered, settled, found and counted alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+import pytest
+from bson.binary import Binary
+
+from integration.store_verbs import ME, OTHER, claim, rolled_back
+from sluicemq.protocol.errors import LeaseLostError, NotFoundError, UncertainError
+from sluicemq_broker.job import Job, Reservation
+from sluicemq_broker.store import (
+    Child,
+    Documents,
+    FanOutEntry,
+    Inspector,
+    JobPage,
+    Listing,
+    Progressed,
+    QueueDefaults,
+    QueueStore,
+    fan_out,
+)
+from sluicemq_broker.store.jobs.packs import LEAST, MOST, form_packs
+from support.jobs import NOW, ChangesAtOnce, a_job, everything, finished, ids
+
+PACKED = QueueDefaults(packs=True)
+
+
+@pytest.fixture
+def packs(store: QueueStore) -> QueueStore:
+    """The store of a queue with packs."""
+    store.reconfigure(PACKED)
+    return store
+
+
+def made(
+    count: int, maker: int = 1, first: int = 1, owner: str = "", hold: int = 7, **fields: Any
+) -> list[Job]:
+    """Jobs with ids of one producer, in a row, as one message brings them."""
+    jobs = [a_job(f"{0:012x}{1:010x}{first + n:08x}", b"payload %d" % n, **fields) for n in range(count)]
+    form_packs(jobs, PACKED)
+    for job in jobs if owner else ():
+        job.reserve(Reservation(owner, hold))
+    return jobs
+
+
+def stored_as(store: QueueStore) -> list[int]:
+    """How many jobs each document has, by its id."""
+    found = sorted(everything(store).values(), key=lambda each: str(each["_id"]))
+    return [each.get("left", 1) for each in found]
+
+
+def pushed(store: QueueStore, jobs: list[Job]) -> list[Job]:
+    answer = store.push(jobs, NOW)
+    assert (answer.existing, answer.refused) == ([], {})
+    return jobs
+
+
+# ---------------------------------------------------------------------- pushing
+
+
+def test_jobs_of_one_message_are_one_document_and_come_in_their_order(packs: QueueStore) -> None:
+    jobs = pushed(packs, made(100))
+    assert stored_as(packs) == [100]
+    claimed = claim(packs, 1000).jobs
+    assert [(job.id, job.payload, job.seq, job.attempts) for job in claimed] == [
+        (job.id, job.payload, job.seq, 1) for job in jobs
+    ]
+
+
+@pytest.mark.parametrize("count", [LEAST - 1, LEAST, MOST, MOST + LEAST])
+def test_packs_have_from_32_to_256_jobs(packs: QueueStore, count: int) -> None:
+    pushed(packs, made(count))
+    assert (
+        stored_as(packs)
+        == {
+            LEAST - 1: [1] * (LEAST - 1),
+            LEAST: [LEAST],
+            MOST: [MOST],
+            MOST + LEAST: [MOST, LEAST],
+        }[count]
+    )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"headers": {"a": 1}},
+        {"eligible_at": NOW + 1},
+        {"expires_at": NOW + 1},
+        {"max_attempts": 7},
+        {"keep_done": 7.0},
+        {"remember": 7.0},
+        {"group": "a"},
+        {"tenant": "a"},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_a_job_that_is_not_plain_lies_alone(fields: dict[str, Any]) -> None:
+    assert {job.pack for job in made(2 * LEAST, **fields)} == {None}
+
+
+def test_ids_that_a_producer_has_given_are_never_packed(packs: QueueStore) -> None:
+    jobs = [a_job() for _ in range(LEAST)]
+    form_packs(jobs, PACKED)
+    pushed(packs, jobs)
+    assert stored_as(packs) == [1] * LEAST
+
+
+def test_a_repeated_message_finds_its_pack_in_whatever_state(packs: QueueStore) -> None:
+    pushed(packs, made(100, owner=ME))
+    assert packs.push(made(100), NOW).existing == list(range(100))
+    assert stored_as(packs) == [100]
+
+
+def test_a_repetition_with_other_jobs_is_looked_up_in_packs(packs: QueueStore) -> None:
+    pushed(packs, made(100))
+    repeated = made(60, first=61)
+    answer = packs.insertion(repeated, NOW, repeated=True).send(NOW)
+    assert answer.existing == list(range(40))
+    assert stored_as(packs) == [*[1] * 20, 100]
+
+
+# --------------------------------------------------------------------- settling
+
+
+def test_a_pack_is_marked_with_each_commit_and_removed_with_the_last(packs: QueueStore) -> None:
+    jobs = pushed(packs, made(200, owner=ME))
+    for part, left in ((jobs[:50], 150), (jobs[63:130], 83), (jobs[50:63], 70)):
+        assert packs.commit(part) == {}
+        assert stored_as(packs) == [left]
+    assert packs.commit(jobs[130:]) == {}
+    assert stored_as(packs) == []
+
+
+def test_a_repeated_commit_changes_nothing(packs: QueueStore) -> None:
+    jobs = pushed(packs, made(100, owner=ME))
+    packs.commit(jobs[:50])
+    jobs[0].pack.done = 0  # type: ignore[union-attr]
+    assert packs.commit(jobs[:50]) == {}
+    assert stored_as(packs) == [50]
+    packs.commit(jobs[50:])
+    assert set(map(type, packs.commit(jobs[50:]).values())) == {UncertainError}
+
+
+def test_of_two_commits_at_once_the_second_removes_the_pack(
+    packs: QueueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = pushed(packs, made(100, owner=ME))
+    jobs[0].pack.done = sum(1 << n for n in range(50))  # type: ignore[union-attr]
+    assert packs.commit(jobs[50:]) == {}, "it is not the last, though this broker took it for that"
+    assert stored_as(packs) == [50]
+    jobs[0].pack.done &= ~1  # type: ignore[union-attr]
+    assert packs.commit(jobs[:50]) == {}
+    assert stored_as(packs) == []
+
+
+def test_a_commit_under_a_reservation_that_has_ended_changes_nothing(packs: QueueStore) -> None:
+    jobs = pushed(packs, made(100, owner=ME))
+    packs.reclaim(ME, 20, NOW)
+    claim(packs, 1000, owner=OTHER)
+    assert set(map(type, packs.commit(jobs[:50]).values())) == {LeaseLostError}
+    assert set(map(type, packs.commit(jobs).values())) == {LeaseLostError}
+    assert stored_as(packs) == [100]
+
+
+def _fan_out(store: QueueStore, job: Job) -> object:
+    child = a_job(f"{job.id}.1")
+    return fan_out(store, [FanOutEntry(job, (Child(store, child, inherits=False),), b"", None)], NOW)
+
+
+#: Every verb that is about one job alone, and the fields by which its job has changed then.
+ALONE: dict[str, tuple[Callable[[QueueStore, Job], object], dict[str, Any]]] = {
+    "roll back": (
+        lambda store, job: store.roll_back([rolled_back(job)], NOW),
+        {"state": "ready", "attempts": 1},
+    ),
+    "reject": (lambda store, job: store.roll_back([rolled_back(job, dead=True)], NOW), {"state": "dead"}),
+    "keep": (lambda store, job: store.complete([finished(job)], NOW), {"state": "done", "result": b"result"}),
+    "progress": (
+        lambda store, job: store.note_progress([Progressed(job, 1, 2, "", NOW)]),
+        {"state": "reserved"},
+    ),
+    "fan out": (_fan_out, {"state": "waiting"}),
+}
+
+
+@pytest.mark.parametrize("verb", ALONE)
+def test_a_verb_about_one_job_lifts_it_out_and_leaves_the_others(packs: QueueStore, verb: str) -> None:
+    # Given
+    jobs = pushed(packs, made(100, owner=ME))
+    packs.commit(jobs[:10])
+    does, fields = ALONE[verb]
+    # When
+    does(packs, jobs[70])
+    # Then
+    found = everything(packs)
+    assert found[jobs[70].id].items() >= {"payload": b"payload 70", **fields}.items() - (
+        {("payload", b"payload 70")} if verb == "keep" else set()
+    )
+    [pack] = [each for each in found.values() if "left" in each]
+    assert pack["left"] == 89
+    assert packs.commit([job for job in jobs[10:] if job is not jobs[70]]) == {}
+    assert not [each for each in everything(packs).values() if "left" in each]
+
+
+def test_the_job_whose_id_its_pack_has_is_lifted_as_any(packs: QueueStore) -> None:
+    jobs = pushed(packs, made(40, owner=ME))
+    for job in jobs:
+        packs.roll_back([rolled_back(job)], NOW)
+    assert sorted(everything(packs)) == ids(jobs)
+
+
+def test_all_that_is_left_is_given_back_by_one_update_and_a_part_is_lifted(packs: QueueStore) -> None:
+    jobs = pushed(packs, made(100, owner=ME))
+    packs.commit(jobs[:20])
+    assert packs.release(jobs[90:]) == 10
+    assert stored_as(packs) == [*[1] * 10, 70]
+    assert packs.release(jobs[20:90]) == 70
+    again = [*claim(packs, 1000, owner=OTHER).jobs, *claim(packs, 1000, owner=OTHER).jobs]
+    assert ids(again) == ids(jobs[20:])
+    assert {job.attempts for job in again} == {1}
+
+
+def test_a_repeated_release_leaves_what_was_reserved_again(packs: QueueStore) -> None:
+    jobs = pushed(packs, made(100, owner=ME))
+    packs.release(jobs)
+    claim(packs, 1000, owner=ME, number=8)
+    assert packs.release(jobs) == 0
+    assert [each["hold"] for each in everything(packs).values()] == [8]
+
+
+def test_a_dead_broker_loses_its_packs_and_dies_with_them_too_often(packs: QueueStore) -> None:
+    pushed(packs, made(100, owner=ME))
+    assert packs.reclaim(ME, 2, NOW) == (100, 0)
+    assert stored_as(packs) == [100]
+    claim(packs, 1000, owner=OTHER)
+    assert packs.reclaim(OTHER, 2, NOW) == (0, 100)
+    assert {each["state"] for each in everything(packs).values()} == {"dead"}
+
+
+def test_what_a_claim_without_an_answer_has_reserved_is_found(packs: QueueStore) -> None:
+    jobs = pushed(packs, made(100))
+    claim(packs, 1000, number=3)
+    assert ids(packs.claimed(ME, 3)) == ids(jobs)
+
+
+def test_a_claim_of_one_takes_its_pack(packs: QueueStore) -> None:
+    jobs = pushed(packs, made(100))
+    assert ids(claim(packs, 1, one_first=True).jobs) == ids(jobs)
+
+
+def test_a_limited_queue_lifts_all_as_not_all_may_begin(packs: QueueStore) -> None:
+    jobs = pushed(packs, made(100))
+    packs.reconfigure(QueueDefaults(limited=True))
+    assert claim(packs, 3).more
+    assert ids(claim(packs, 3).jobs) == ids(jobs[:3])
+    assert stored_as(packs) == [1] * 100
+
+
+def test_an_entry_that_is_no_job_costs_that_one_alone(packs: QueueStore) -> None:
+    # Given
+    jobs = pushed(packs, made(100))
+    [pack] = everything(packs).values()
+    strange = msgpack.unpackb(pack["jobs"])
+    strange[5] = ["no job", 7]
+    packs.jobs.update_one({}, {"$set": {"jobs": Binary(msgpack.packb(strange))}})
+    # When
+    assert claim(packs, 1000).more
+    found = claim(packs, 1000).jobs
+    # Then
+    assert ids(found) == [job.id for job in jobs if job is not jobs[5]]
+    [dead] = [each for each in everything(packs).values() if each["state"] == "dead"]
+    assert (dead["payload"], "unreadable" in dead) == (b"['no job', 7]", True)
+
+
+def test_a_pack_that_is_none_is_set_aside(packs: QueueStore) -> None:
+    pushed(packs, made(100))
+    pushed(packs, made(50, first=1000))
+    packs.jobs.update_one({"left": 100}, {"$set": {"jobs": b"nonsense"}})
+    assert len(claim(packs, 1000).jobs) == 50
+    assert sorted(each["state"] for each in everything(packs).values()) == ["dead", "reserved"]
+
+
+# ---------------------------------------------------------------------- finding
+
+
+def test_a_job_in_a_pack_is_found_by_its_id_until_it_is_done(packs: QueueStore) -> None:
+    jobs = pushed(packs, made(100, owner=ME))
+    packs.commit(jobs[:1])
+    assert packs.which_exist(ids(jobs)) == set(ids(jobs[1:]))
+    assert packs.states(ids(jobs[:2]), NOW) == {jobs[1].id: "reserved"}
+    assert {each: found.owner for each, found in packs.find(ids(jobs[:2])).items()} == {jobs[1].id: ME}
+
+
+# --------------------------------------------------------------- administration
+
+
+def test_counts_are_of_jobs(packs: QueueStore, inspector: Inspector) -> None:
+    jobs = pushed(packs, made(100, owner=ME))
+    pushed(packs, made(70, first=1000))
+    pushed(packs, [a_job()])
+    packs.commit(jobs[:25])
+    counts = inspector.counts(packs.queue, NOW)
+    assert (counts["ready"], counts["reserved"], counts["exact"]) == (71, 75, True)
+    assert inspector.small_counts([packs.queue], NOW)[packs.queue] == counts
+    few = Inspector(packs.jobs.database, exactly=2, surely_many=1).counts(packs.queue, NOW)
+    assert (few["ready"], few["reserved"], few["exact"]) == (71, 75, False)
+
+
+def test_a_job_in_a_pack_is_shown_by_its_id(packs: QueueStore, inspector: Inspector) -> None:
+    jobs = pushed(packs, made(100, owner=ME))
+    packs.commit(jobs[:1])
+    shown = inspector.show(packs.queue, jobs[7].id, NOW)
+    assert (shown["id"], shown["payload"], shown["state"], shown["seq"], shown["owner"]) == (
+        *(jobs[7].id, b"payload 7", "reserved", jobs[7].seq),
+        ME,
+    )
+    assert not {"left", "jobs", "count", "d0"} & shown.keys()
+    assert 0 < inspector.weigh(packs.queue, jobs[7].id) < 1000
+    with pytest.raises(NotFoundError):
+        inspector.show(packs.queue, jobs[0].id, NOW)
+
+
+def test_the_first_and_the_last_jobs_are_peeked_at(packs: QueueStore, inspector: Inspector) -> None:
+    jobs = pushed(packs, made(100))
+    more = pushed(packs, [a_job()])
+    first = inspector.peek(packs.queue, "ready", 3, 1 << 20, NOW, first=4)
+    assert [(each["id"], each["payload"], each["payload_bytes"]) for each in first] == [
+        (job.id, b"payl", 9) for job in jobs[:3]
+    ]
+    last = inspector.peek(packs.queue, "ready", -3, 1 << 20, NOW)
+    assert [each["id"] for each in last] == [more[0].id, jobs[99].id, jobs[98].id]
+
+
+def test_pages_show_each_job_once(packs: QueueStore, documents: Documents) -> None:
+    jobs = [a_job(), *made(100), a_job(), *made(40, first=1000), a_job()]
+    pushed(packs, jobs)
+    listing, after, seen = Listing(documents), None, []
+    for _ in range(10):
+        page: JobPage = listing.page(packs.queue, "ready", 30, after, NOW)
+        assert len(page.jobs) < 30 + MOST
+        seen += [each["id"] for each in page.jobs]
+        after = page.next
+        if after is None:
+            break
+    assert seen == ids(jobs)
+
+
+def test_jobs_are_searched_for_by_the_beginning_of_their_ids(packs: QueueStore, documents: Documents) -> None:
+    jobs = pushed(packs, made(100, owner=ME))
+    packs.roll_back([rolled_back(jobs[20])], NOW)
+    packs.commit(jobs[:17])
+    found = Listing(documents).with_ids(packs.queue, jobs[16].id[:-1], 5, NOW).jobs
+    assert [(each["id"], each["state"]) for each in found] == [
+        (job.id, "ready" if job is jobs[20] else "reserved") for job in jobs[17:22]
+    ]
+    assert Listing(documents).with_ids(packs.queue, "pack/", 5, NOW).jobs == []
+
+
+def test_an_order_about_a_ready_job_lifts_it(packs: QueueStore, changes: ChangesAtOnce) -> None:
+    jobs = pushed(packs, made(100))
+    changes.cancel(packs.queue, jobs[3].id, NOW)
+    changes.change(packs.queue, jobs[50].id, NOW, priority=9)
+    assert not changes.promote(packs.queue, jobs[51].id, NOW)
+    assert sorted(stored_as(packs)) == [1, 1, 97]
+    assert claim(packs, 1).jobs[0].id == jobs[50].id
+
+
+def test_an_order_about_a_job_that_a_broker_has_is_refused_with_its_state(
+    packs: QueueStore, changes: ChangesAtOnce
+) -> None:
+    jobs = pushed(packs, made(100, owner=ME))
+    with pytest.raises(NotFoundError, match="is reserved"):
+        changes.cancel(packs.queue, jobs[3].id, NOW)
+    assert stored_as(packs) == [100]
+
+
+def test_a_purge_removes_packs_and_counts_their_jobs(packs: QueueStore, changes: ChangesAtOnce) -> None:
+    jobs = pushed(packs, made(100))
+    changes.cancel(packs.queue, jobs[3].id, NOW)
+    pushed(packs, [a_job(), *made(40, first=1000)])
+    held = pushed(packs, made(40, first=2000, owner=ME))
+    assert changes.purge(packs.queue, "ready", NOW) == 99 + 41
+    assert packs.which_exist(ids(held)) == set(ids(held))
+    assert stored_as(packs) == [40]
