@@ -135,6 +135,8 @@ def test_every_page_shows_what_is_there_and_nothing_that_users_write_becomes_mar
             f"queues/{jobs.queue}",
             f"queues/{jobs.queue}?state=dead",
             f"dead?queue={jobs.queue}",
+            f"schedules/{schedule}",
+            f"streams/{stream}",
         ]
         places += [f"queues/{jobs.queue}/jobs/{quote(each, safe='')}" for each in (SCRIPT, f"done {SCRIPT}")]
         places += [
@@ -277,6 +279,69 @@ def test_a_job_is_pushed_by_hand_and_the_queue_deleted_with_its_count(
     expect(form).to_contain_text("with 2 jobs?")
     form.get_by_role("button", name="Delete it").click()
     expect(page.get_by_role("heading", name="Queues")).to_be_visible()
+
+
+@_full
+def test_a_schedule_is_added_changed_and_shown_with_its_runs(dashboard: Dashboard, jobs: OwnQueue) -> None:
+    name = f"nightly-{jobs.queue}"
+    page = dashboard.show("schedules")
+    dashboard.log_in()
+    page.get_by_role("button", name="Add a schedule").click()
+    form = page.get_by_role("dialog")
+    form.get_by_label("Name").fill(name)
+    form.get_by_label("Queue").fill(jobs.queue)
+    form.get_by_label("Cron").fill("0 99 * * *")
+    form.get_by_label("Time zone").fill("Europe/Berlin")
+    form.get_by_label("Payload").fill("all")
+    form.get_by_role("button", name="Add it").click()
+    expect(form.get_by_role("status")).to_contain_text("99")
+    form.get_by_label("Cron").fill("0 3 * * *")
+    form.get_by_role("button", name="Add it").click()
+    page.get_by_role("link", name=name).click()
+    expect(page.get_by_role("region", name="Next runs").locator("li")).to_have_count(5)
+    page.get_by_role("button", name="Run now").click()
+    form.get_by_role("button", name="Run now").click()
+    runs = page.get_by_role("region", name="Latest runs").locator("tbody tr")
+    expect(runs).to_have_count(1)
+    expect(runs).to_contain_text("ready")
+    page.get_by_role("button", name="Change").click()
+    expect(form.get_by_label("Payload")).to_have_value("all")
+    form.get_by_label("Options").fill('{"priority": 5}')
+    form.get_by_role("button", name="Change it").click()
+    expect(page.locator(".facts")).to_contain_text('{"priority":5}')
+    page.get_by_role("button", name="Delete").click()
+    form.get_by_role("button", name="Delete it").click()
+    expect(page.get_by_role("heading", name="Schedules")).to_be_visible()
+
+
+@_full
+def test_messages_are_found_and_a_subscription_is_moved_with_a_warning(
+    dashboard: Dashboard, jobs: OwnQueue
+) -> None:
+    stream = f"s-{jobs.queue}"
+    with Publisher(endpoint=jobs.endpoint) as publisher:
+        for number in range(120):
+            publisher.publish(stream, f"orders.{'eu' if number % 40 else 'us'}", b"%d" % number)
+        publisher.flush(60)
+    jobs.client.subscriptions.seek(stream, "sums", 100)
+    page = dashboard.show(f"streams/{stream}")
+    dashboard.log_in()
+    rows = page.get_by_role("region", name="Messages").locator("tbody tr")
+    expect(rows).to_have_count(50)
+    expect(rows.last).to_contain_text("119")
+    page.get_by_role("button", name="Earlier").click()
+    expect(rows.first).to_contain_text("21")
+    page.get_by_label("Topic begins with").fill("orders.us")
+    page.get_by_label("From number").fill("1")
+    expect(rows).to_have_count(3)
+    page.get_by_role("button", name="Seek sums").click()
+    form = page.get_by_role("dialog")
+    form.get_by_label("Go on behind number").fill("40")
+    expect(form).to_contain_text("60 messages come again")
+    form.get_by_role("button", name="Move it").click()
+    expect(page.get_by_text("sums is moved")).to_be_visible()
+    (row,) = jobs.client.subscriptions.list(stream)
+    assert row.watermark == 40
 
 
 @_full

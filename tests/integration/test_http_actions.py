@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 from jsonschema import Draft202012Validator
 
-from sluicemq import Reject, Worker
+from sluicemq import Publisher, Reject, Worker
 from sluicemq_broker.http import BASE
 from sluicemq_broker.http.handler import MOST_BODY_BYTES
 from support.broker_under_test import BrokerUnderTest, serving
@@ -272,3 +273,54 @@ def test_the_token_is_in_no_answer_and_in_no_log(web: Web, jobs: OwnQueue) -> No
     assert TOKEN not in log
     assert "a-wrong-token" not in log
     assert json.dumps(web.get(f"{V1}/overview").json["actions"]) == "true"
+
+
+def test_a_schedule_is_shown_with_its_next_and_its_latest_runs(
+    order: Order, web: Web, jobs: OwnQueue
+) -> None:
+    # Given
+    name = f"nightly-{jobs.queue}"
+    said = {"queue": jobs.queue, "payload": "all", "cron": "0 3 * * *", "timezone": "UTC"}
+    order("/schedules/{name}/add", said, name=name)
+    job = order("/schedules/{name}/run", {}, name=name)
+    try:
+        # When
+        shown = web.get(f"{V1}/schedules/{name}").json
+    finally:
+        order("/schedules/{name}/delete", {}, name=name)
+    # Then
+    assert (shown["schedule"]["name"], shown["payload"]) == (name, "all")
+    assert [later - earlier for earlier, later in pairwise(shown["next"])] == [86_400.0] * 4
+    assert [each["id"] for each in shown["runs"]] == [job]
+    assert web.get(f"{V1}/schedules/{name}").status == 404
+
+
+def test_messages_are_read_by_number_time_and_topic_and_a_subscription_is_moved(
+    order: Order, web: Web, jobs: OwnQueue
+) -> None:
+    # Given
+    stream = f"s-{jobs.queue}"
+    path = f"{V1}/streams/{stream}/messages"
+    with Publisher(endpoint=jobs.endpoint) as publisher:
+        for number in range(30):
+            publisher.publish(stream, f"orders.{'eu' if number % 10 else 'us'}", b"x" * 3000).wait(60)
+    # When and then: the newest; from a number on; those of a topic
+    newest = web.get(f"{path}?limit=5").json
+    assert [each["number"] for each in newest["messages"]] == [26, 27, 28, 29, 30]
+    assert (newest["first"], newest["newest"], newest["more"]) == (1, 30, False)
+    assert (newest["messages"][0]["size"], len(newest["messages"][0]["body"])) == (3000, 2048)
+    page = web.get(f"{path}?after=9&limit=2").json
+    assert ([each["number"] for each in page["messages"]], page["after"], page["more"]) == (
+        [10, 11],
+        11,
+        True,
+    )
+    some = web.get(f"{path}?after=0&topic=orders.us").json
+    assert [each["number"] for each in some["messages"]] == [1, 11, 21]
+    later = web.get(f"{path}?since={newest['messages'][-1]['at'] + 1000}").json
+    assert later["messages"] == []
+    # And
+    seek = "/streams/{stream}/subscriptions/{name}/seek"
+    order(seek, {"watermark": 12}, stream=stream, name="sums")
+    (row,) = jobs.client.subscriptions.list(stream)
+    assert (row.name, row.watermark) == ("sums", 12)

@@ -28,6 +28,7 @@ from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues import Census, Delete, Purge, Queues, Task, Tasks, check_name
 from sluicemq_broker.security import ANYBODY, Caller, Effect, Need, Unchanged
 from sluicemq_broker.store import ALL_QUEUES, MOST_LOOKED_AT, SHOWN_STATES, Waiting, backlog
+from sluicemq_devices.hub import in_pieces
 
 #: Effects of a redrive into another queue, and of the setting ``on_dead``: actions, and on what.
 OF_REDRIVE: Final = (
@@ -98,9 +99,8 @@ class QueueAdmin:
     def kinds(self, name: str | None, is_seen: Callable[[str], bool]) -> list[KindRow]:
         """Return the kinds of jobs at this broker, or those of one queue; ``is_seen`` as for workers."""
         queues = self._queues if name is None else [self._queues.get(name)]
-        return list(
-            islice((row for each in queues if is_seen(each.name) for row in each.kinds()), _MOST_KINDS)
-        )
+        rows = (row for each in queues if is_seen(each.name) for row in each.kinds())
+        return list(islice(in_pieces(rows), _MOST_KINDS))  # a thousand rows take 90 ms
 
     def pause(self, name: str, what: str) -> list[str] | Unchanged:
         """Pause delivery or intake at all brokers; returns what is paused now."""

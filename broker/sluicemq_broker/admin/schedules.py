@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from math import isfinite
 from typing import Any, ClassVar, Final
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFramesError, NotFoundError
 from sluicemq.protocol.permissions import Action
-from sluicemq.protocol.rows import ScheduleRow
+from sluicemq.protocol.rows import JobRow, ScheduleDetailRow, ScheduleRow, from_document
 from sluicemq.protocol.rules import kept, number, one_of
 from sluicemq_broker.job import Misfire, Timetable
 from sluicemq_broker.queues import Schedules
@@ -17,6 +18,9 @@ from sluicemq_broker.runtime import TEXT, read_options
 from sluicemq_broker.security import ANYBODY, Caller, Effect, Need, Unchanged, pay_for_one
 from sluicemq_broker.store import Schedule
 from sluicemq_devices.hub import let_others_run
+
+#: Runs of a schedule that are shown, before and behind now.
+_RUNS: Final = 5
 
 
 class ScheduleAdmin:
@@ -61,6 +65,19 @@ class ScheduleAdmin:
     def queue_of(self, name: str) -> str:
         """Return the queue of a schedule; raises NotFound."""
         return self.schedules.queue_of(name)
+
+    def show(self, name: str) -> ScheduleDetailRow:
+        """Return a schedule with its next five runs and the jobs of its latest ones; waits for MongoDB."""
+        schedule = self.schedules.one(name)
+        table, runs = schedule.timetable, [schedule.next_at]
+        while not table.problem and len(runs) < _RUNS and isfinite(following := table.after(runs[-1])):
+            runs.append(following)
+        return ScheduleDetailRow(
+            schedule=_row(schedule),
+            payload=schedule.payload,
+            next=() if table.problem else tuple(runs),
+            runs=tuple(from_document(JobRow, each) for each in self.schedules.runs(schedule, _RUNS)),
+        )
 
     def do(self, action: str, about: dict[str, Any]) -> Any:
         """Carry out one action of the verb SCHEDULE; waits for MongoDB. Raises BadFrames."""

@@ -48,6 +48,7 @@ _MSGSPEC_BYTES: Final = {"type": "string", "contentEncoding": "base64"}
 #: Names in paths.
 _NAMES: Final = {
     "queue": "the name of a queue",
+    "stream": "the name of a stream",
     "job_id": "the id of a job",
     "name": "the name of the subject",
     "task_id": "the id of an operation",

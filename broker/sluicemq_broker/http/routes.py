@@ -130,6 +130,32 @@ class Site:
         )
         self.add((route,), None)
 
+    def change(
+        self,
+        path: str,
+        name: str,
+        summary: str,
+        needs: Needs,
+        answer: Any,
+        do: Callable[..., Any],
+        *,
+        body: type[Struct],
+        act: str,
+    ) -> None:
+        """Answer a POST with what ``do(call, **names)`` returns; ``act``: its name in the audit."""
+        route = Route(
+            Method.POST,
+            BASE + path,
+            name,
+            summary,
+            needs,
+            answer,
+            do=lambda _subject, call, **names: do(call, **names),
+            body=body,
+            act=act,
+        )
+        self.add((route,), None)
+
     def serve(
         self,
         path: str,

@@ -22,6 +22,7 @@ from sluicemq.protocol.rows import (
     OperationRow,
     OperationsRow,
     ReadinessRow,
+    ScheduleDetailRow,
     ScheduleRow,
     SchedulesRow,
     WorkersRow,
@@ -38,7 +39,7 @@ from sluicemq_broker.http.queue_table import OF_QUEUES
 from sluicemq_broker.http.requests import read_body
 from sluicemq_broker.http.route import BASE, PLAIN_TEXT, Call, Method, Route
 from sluicemq_broker.http.sources import Sources
-from sluicemq_broker.security import NOTHING, Caller, Need, Needs, visible
+from sluicemq_broker.security import NOTHING, Caller, Effect, Need, Needs, visible
 
 _GET, _POST = Method.GET, Method.POST
 
@@ -95,6 +96,13 @@ def _of_schedule(request: falcon.Request, name: str) -> Iterator[Need]:
     yield Action.MANAGE, request.context.subject.admin.schedules.queue_of(name)
 
 
+def _of_schedule_detail(request: falcon.Request, name: str) -> Iterator[Need]:
+    """Yield what a look at a schedule needs: its jobs are shown, too."""
+    for need in _of_schedule(request, name):
+        yield need
+        yield Action.READ, need[1]
+
+
 def _of_new_schedule(request: falcon.Request, name: str) -> list[Need]:
     schedules, body = request.context.subject.admin.schedules, request.context.body
     needs: list[Need] = schedules.needs(wire.ADD, {**body, "name": name})
@@ -104,6 +112,9 @@ def _of_new_schedule(request: falcon.Request, name: str) -> list[Need]:
 _OPERATES: Final = Needs(Action.OPERATE)
 _OPERATION: Final = Needs(Action.MANAGE, more=_of_operation, hidden=True)
 _SCHEDULE: Final = Needs(Action.MANAGE, more=_of_schedule, hidden=True)
+_SCHEDULE_DETAIL: Final = Needs(
+    Action.MANAGE, more=_of_schedule_detail, hidden=True, also=(Effect(Action.READ, "its queue"),)
+)
 _SCHEDULES: Final = f"{BASE}/schedules/{{name}}"
 _OPERATIONS: Final = f"{BASE}/operations"
 
@@ -164,6 +175,10 @@ SCHEDULES: Final = (
         _GET, f"{BASE}/schedules", "schedules.list", "Recurring jobs",
         Needs(Action.MANAGE, shows=visible.all_schedules), SchedulesRow,
         do=lambda of, _call: SchedulesRow(schedules=tuple(of.admin.schedules.do(wire.LIST, {}))),
+    ),
+    Route(
+        _GET, _SCHEDULES, "schedules.get", "A schedule, its next five runs, the jobs of its latest runs",
+        _SCHEDULE_DETAIL, ScheduleDetailRow, do=lambda of, _call, name: of.admin.schedules.show(name),
     ),
     Route(
         _POST, f"{_SCHEDULES}/add", "schedules.add", "Push a job again and again; replaces one of this name",

@@ -8,9 +8,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from random import shuffle
-from typing import Final
+from typing import Any, Final
 
-from sluicemq.protocol.errors import BadHeadersError, TooLargeError
+from sluicemq.protocol.errors import BadHeadersError, NotFoundError, TooLargeError
 from sluicemq.protocol.options import SCHEDULE_OPTIONS
 from sluicemq_broker.config import ScheduleSettings
 from sluicemq_broker.context import Context
@@ -21,7 +21,7 @@ from sluicemq_broker.queues.one_push import push_one
 from sluicemq_broker.queues.queues import Queues, check_name
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.security import ANYBODY, Caller, named
-from sluicemq_broker.store import Aborted, Portions, Schedule, ScheduleStore, SetAside
+from sluicemq_broker.store import Aborted, Listing, Portions, Schedule, ScheduleStore, SetAside
 
 log = logging.getLogger("broker.schedules")
 
@@ -128,6 +128,16 @@ class Schedules:
     def one(self, name: str) -> Schedule:
         """Return a schedule as it is stored; raises :class:`NotFound`."""
         return self._store.one(name)
+
+    def runs(self, schedule: Schedule, most: int) -> list[dict[str, Any]]:
+        """Return the jobs of its latest runs that are there: done ones only while they are kept."""
+        try:
+            queue = self._queues.get(schedule.queue)
+        except NotFoundError:
+            return []
+        queue.store.prepare()
+        listing = Listing(self._queues.database_of(queue))
+        return listing.with_ids(queue.name, f"{schedule.name}@", most, self._clock.now(), last=True).jobs
 
     def configure(self, wanted: Mapping[str, ScheduleSettings]) -> None:
         """Store the schedules of the configuration; those no longer in it are removed by hand only."""

@@ -4,6 +4,7 @@ from sluicemq_broker.streams.batch import Batch, Expected, StoredNumbers, read_b
 from sluicemq_broker.streams.choosing import Usage
 from sluicemq_broker.streams.publishers import BatchNumber
 from sluicemq_broker.streams.route import Route
+from sluicemq_broker.streams.segments import ChosenMessages
 from sluicemq_broker.streams.services import StreamServices
 from sluicemq_broker.streams.stream import Reading, Stream, Wanted
 from sluicemq_broker.streams.streams import MUCH_OF_A_DISK, Streams, check_stream, summary

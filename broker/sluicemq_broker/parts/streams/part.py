@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from sluicemq.protocol.permissions import Action
-from sluicemq.protocol.rows import StreamsRow, SubscriptionRow
+from sluicemq.protocol.rows import MessagesRow, StreamsRow, SubscriptionRow
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import DeviceSettings
 from sluicemq_broker.doors import Session
-from sluicemq_broker.parts.streams.admin import StreamAdmin
+from sluicemq_broker.parts.streams.admin import MessagesQuery, SeekBody, StreamAdmin
 from sluicemq_broker.parts.streams.device import StreamDevice
 from sluicemq_broker.parts.streams.sessions import StreamSession, StreamSessions
 from sluicemq_broker.process.duties import Duty, poll
@@ -90,6 +90,25 @@ class StreamsPart(Part):
             Needs(Action.SUBSCRIBE, shows=visible.stream_overview),
             StreamsRow,
             lambda _call: self._admin.overview(),
+        )
+        site.ask(
+            "/streams/{stream}/messages",
+            "streams.messages",
+            "Messages of a stream, from a number or a time on, with a topic; else the newest",
+            Needs(Action.SUBSCRIBE, "stream"),
+            MessagesRow,
+            lambda call, stream: self._admin.messages(stream, call.query),
+            query=MessagesQuery,
+        )
+        site.change(
+            "/streams/{stream}/subscriptions/{name}/seek",
+            "subscriptions.seek",
+            "Move a subscription that nobody holds",
+            Needs(Action.MANAGE, "stream"),
+            None,
+            lambda call, stream, name: self._admin.seek(stream, name, call.body.watermark, call.caller.maker),
+            body=SeekBody,
+            act="seek",
         )
 
     def gauges(self) -> Iterable[LabelledGauge]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
-from heapq import nsmallest
+from heapq import nlargest, nsmallest
 from typing import Any, Final, NamedTuple
 
 from pymongo.errors import ExecutionTimeout
@@ -167,15 +167,16 @@ class Listing:
         next_ = None if place is None else [_milliseconds(place.at), place.job_id]
         return JobPage([_row(document, state) for document in found[:limit]], next_)
 
-    def with_ids(self, queue: str, beginning: str, limit: int, now: float) -> JobPage:
-        """Return jobs of any state whose id begins so, by their ids."""
+    def with_ids(self, queue: str, beginning: str, limit: int, now: float, *, last: bool = False) -> JobPage:
+        """Return jobs of any state whose id begins so, by their ids; ``last``: the last ones, backwards."""
         these = {"_id": {"$gte": beginning, "$lt": beginning + "\U0010ffff"}, "left": {"$exists": False}}
+        first = nlargest if last else nsmallest
         with translated():
             jobs = self._jobs(queue)
-            found = list(jobs.find(these, _SHOWN, hint=BY_ID).sort("_id", 1).limit(limit))
+            found = list(jobs.find(these, _SHOWN, hint=BY_ID).sort("_id", -1 if last else 1).limit(limit))
             for pack in jobs.find(ALL_PACKS, _SHOWN, hint=BY_ID, batch_size=_AT_ONCE):
                 inside = [job for job in _jobs_in(pack, now) if str(job["_id"]).startswith(beginning)]
-                found = nsmallest(limit, [*found, *inside], key=lambda job: str(job["_id"]))
+                found = first(limit, [*found, *inside], key=lambda job: str(job["_id"]))
                 let_others_run()
         return JobPage([_row(job, state_at(job, now)) for job in found], None)
 

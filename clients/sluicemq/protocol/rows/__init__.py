@@ -10,6 +10,7 @@ from sluicemq.protocol.rows.acts import (
     OperationRow,
     OperationsRow,
     PrincipalRow,
+    ScheduleDetailRow,
     ScheduleRow,
     SchedulesRow,
 )
@@ -85,6 +86,8 @@ from sluicemq.protocol.rows.queues import (
     WorkersRow,
 )
 from sluicemq.protocol.rows.streams import (
+    MessageRow,
+    MessagesRow,
     RouteRow,
     StreamRow,
     StreamsRow,
@@ -129,6 +132,8 @@ __all__ = [
     "KindsRow",
     "LoadRow",
     "MeRow",
+    "MessageRow",
+    "MessagesRow",
     "OperationRow",
     "OperationsRow",
     "OverviewRow",
@@ -148,6 +153,7 @@ __all__ = [
     "RefusedRow",
     "RouteRow",
     "Row",
+    "ScheduleDetailRow",
     "ScheduleRow",
     "SchedulesRow",
     "SchemaRow",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sluicemq.protocol.rows.base import Row
+from sluicemq.protocol.rows.jobs import JobRow
 
 
 class ScheduleRow(Row, frozen=True, kw_only=True):
@@ -29,6 +30,18 @@ class ScheduleRow(Row, frozen=True, kw_only=True):
     from_configuration: bool
     added_by: str | None = None
     problem: str | None = None
+
+
+class ScheduleDetailRow(Row, frozen=True, kw_only=True):
+    """A schedule with the payload of its jobs, the times of its next runs, and the jobs of its latest runs.
+
+    Jobs that are done and not kept are missing.
+    """
+
+    schedule: ScheduleRow
+    payload: bytes
+    next: tuple[float, ...]
+    runs: tuple[JobRow, ...]
 
 
 class SchedulesRow(Row, frozen=True, kw_only=True):

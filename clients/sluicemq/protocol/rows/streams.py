@@ -54,6 +54,34 @@ class RouteRow(Row, frozen=True, kw_only=True):
     watermark: int | None
 
 
+class MessageRow(Row, frozen=True, kw_only=True):
+    """A message of a stream: its number, when it was published, its topic.
+
+    ``body``: the beginning of what follows the topic; ``size``: bytes of all of that, in all its
+    ``frames``.
+    """
+
+    number: int
+    at: float
+    topic: bytes
+    body: bytes
+    size: int
+    frames: int
+
+
+class MessagesRow(Row, frozen=True, kw_only=True):
+    """Some messages of a stream; ``after``: of the next question, with numbers up to which it has looked.
+
+    ``first``, ``newest``: the oldest and the newest number; ``more``: there are more behind.
+    """
+
+    messages: tuple[MessageRow, ...]
+    after: int
+    first: int
+    newest: int
+    more: bool
+
+
 class StreamsRow(Row, frozen=True, kw_only=True):
     """All streams, their subscriptions, and routes into queues."""
 

@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { h } from "./dom.js";
 import { count } from "./format.js";
 import { loginFields } from "./login.js";
-import { logOut, may, refresh, who } from "./session.js";
+import { logOut, may, maySome, refresh, who } from "./session.js";
 
 const READ_ONLY = "read only: no token and no password is configured at the broker";
 let quiet = null;
@@ -41,7 +41,7 @@ export function prepare() {
  * A button that changes something. `ask()` returns the question to confirm, {title, text, yes, danger}, or null for
  * nothing to do; it may ask the broker first. A question with a `body` is a form, which stays until the order is
  * carried out. `order()` sends the request; `done(answer)` is called afterwards.
- * `on` is the queue that it changes: there is no button for who is logged in and lacks the `action` on it.
+ * `on` is the queue or stream that it changes, null for one that is named later: there is no button for who is logged in and lacks the `action` on it.
  */
 export function button(words, { on, ask, order, done = () => {}, danger = false, label = null, action = "manage" }) {
   if (!permitted(on, action)) return null;
@@ -56,7 +56,7 @@ export function button(words, { on, ask, order, done = () => {}, danger = false,
 }
 
 /** Anybody is asked for a login first, and may do it then. */
-const permitted = (queue, action) => !who().name || may(action, queue);
+const permitted = (queue, action) => !who().name || (queue === null ? maySome(action) : may(action, queue));
 
 async function carryOut(on, action, ask, order, done) {
   if (!who().actions) { tell(READ_ONLY); return; }
