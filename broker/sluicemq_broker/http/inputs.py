@@ -34,6 +34,13 @@ class OfQueue(Struct, frozen=True):
     queue: str | None = None
 
 
+class KindsQuery(OfQueue, frozen=True):
+    """Kinds whose names have this part; of more than ``limit`` those that fail most."""
+
+    contains: str = ""
+    limit: Annotated[int, Meta(ge=1, le=2000)] = 2000
+
+
 class JobsQuery(Struct, frozen=True):
     """Jobs of a state, page by page; or jobs by the beginning of their ``id``."""
 

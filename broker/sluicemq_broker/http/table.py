@@ -31,6 +31,7 @@ from sluicemq_broker.http import health
 from sluicemq_broker.http.answers import write
 from sluicemq_broker.http.callers import Callers
 from sluicemq_broker.http.inputs import (
+    KindsQuery,
     LoginBody,
     OfQueue,
     ScheduleBody,
@@ -79,7 +80,9 @@ def _workers(of: Sources, call: Call) -> WorkersRow:
 
 def _kinds(of: Sources, call: Call) -> KindsRow:
     seen = visible.names(call.caller, Action.READ)
-    return KindsRow(kinds=tuple(of.admin.queues.kinds(call.query.queue, seen)))
+    query: KindsQuery = call.query
+    found = of.admin.queues.kinds(query.queue, seen, query.contains, query.limit)
+    return KindsRow(kinds=tuple(found))
 
 
 def _schedule(action: str) -> Any:
@@ -167,7 +170,7 @@ BROKERS: Final = (
     Route(
         _GET, f"{BASE}/kinds", "kinds.list", "The kinds of jobs, as this broker has counted them",
         Needs(Action.READ, "queue", shows=visible.all_kinds), KindsRow,
-        do=_kinds, query=OfQueue, asks_store=False,
+        do=_kinds, query=KindsQuery, asks_store=False,
     ),
 )  # fmt: skip
 SCHEDULES: Final = (

@@ -13,7 +13,7 @@ from functools import partial
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import CancelledError, NotFoundError, UnavailableError
-from sluicemq.protocol.rows import KindRow, WorkerRow
+from sluicemq.protocol.rows import WorkerRow
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.context import Context
@@ -35,7 +35,7 @@ from sluicemq_broker.queue.sending import JobSender
 from sluicemq_broker.queue.settler import Settler
 from sluicemq_broker.queue.unreadable import UnreadableMessages
 from sluicemq_broker.queue.worker import Worker
-from sluicemq_broker.runtime import Alarm, Batcher, Count, KindCounters, QueueCounters
+from sluicemq_broker.runtime import Alarm, Batcher, Count, CountedKind, QueueCounters
 from sluicemq_broker.store import (
     Documents,
     EndedParent,
@@ -247,14 +247,10 @@ class Queue:
         now = self._timer.now()
         return [each.listed(self.name, now, most_jobs) for each in self.deliveries.workers]
 
-    def kinds(self) -> Iterator[KindRow]:
-        """Describe each kind of its jobs, as they were counted here."""
+    def kinds(self) -> Iterator[CountedKind]:
+        """Return each kind of its jobs, as they were counted here."""
         now = self._timer.now()
-        return (found.listed(self.name, kind, now) for kind, found in self.kind_counters())
-
-    def kind_counters(self) -> list[tuple[str, KindCounters]]:
-        """Return each kind of its jobs with its counters here."""
-        return self.counters.kinds.items()
+        return (CountedKind(self.name, kind, found, now) for kind, found in self.counters.kinds.items())
 
     def holds_back(self, tenant: str) -> bool:
         """Return whether jobs of a tenant wait here for what their tenant may have."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 from weakref import WeakSet
 
 from sluicemq.protocol.rows import KindRatesRow, KindRow, from_document
@@ -74,6 +74,25 @@ class KindCounters:
             p99=p99,
             rates=from_document(KindRatesRow, self.rates.of(now)),
         )
+
+
+class CountedKind(NamedTuple):
+    """A kind of a queue, with what was counted; ``now`` is monotonic."""
+
+    queue: str
+    kind: str
+    counters: KindCounters
+    now: float
+
+    @property
+    def trouble(self) -> tuple[float, int, int]:
+        """How many of its jobs fail in a second, how many are dead, how many came."""
+        values = self.counters.values
+        return self.counters.rates.of(self.now)[Count.ROLLED_BACK], values[Count.DEAD], values[Count.PUSHED]
+
+    def row(self) -> KindRow:
+        """Describe it."""
+        return self.counters.listed(self.queue, self.kind, self.now)
 
 
 class Kinds:

@@ -6,14 +6,14 @@ import { note } from "./place.js";
 
 /**
  * Columns as in table(), and `by(row)`: a value by which the column is sorted, numbers with the largest first.
- * `text(row)`: what the filter looks through. `keep`: further values of the address.
+ * `text(row)`: what the filter looks through. `keep`: further values of the address. `onfilter()`: it has changed.
  */
-export function browse(caption, columns, { path, asked, text, keep = {}, size = 50, ...rest }) {
+export function browse(caption, columns, { path, asked, text, keep = {}, size = 50, onfilter = () => {}, ...rest }) {
   const view = { filter: asked.get("filter") || "", sort: asked.get("sort") || "", reverse: asked.get("reverse") === "true", page: Number(asked.get("page")) || 1 };
   const ordered = columns.filter(Boolean).map((column) => ({ ...column, sort: column.by ? column.title.toLowerCase() : null }));
   let all = [];
   const list = table(caption, ordered, { ...rest, onsort(by) { Object.assign(view, { reverse: by === view.sort && !view.reverse, sort: by, page: 1 }); move(true); } });
-  const filter = h("input", { type: "search", value: view.filter, placeholder: "part of a name", autocomplete: "off", "aria-label": `Filter: ${caption}`, oninput: () => { Object.assign(view, { filter: filter.value, page: 1 }); move(); } });
+  const filter = h("input", { type: "search", value: view.filter, placeholder: "part of a name", autocomplete: "off", "aria-label": `Filter: ${caption}`, oninput: () => { Object.assign(view, { filter: filter.value, page: 1 }); move(); onfilter(); } });
   const where = h("span", { role: "status" });
   const before = h("button", { type: "button", onclick: () => { view.page -= 1; move(true); } }, "Previous");
   const after = h("button", { type: "button", onclick: () => { view.page += 1; move(true); } }, "Next");

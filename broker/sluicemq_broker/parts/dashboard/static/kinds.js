@@ -31,8 +31,10 @@ export const failing = (one, other) => other.rates.rolled_back - one.rates.rolle
 export const kindTable = (caption, options) => table(caption, columns(false), options);
 
 export function kinds({ asked }) {
-  const list = browse("Kinds of jobs", columns(true), { path: "kinds", asked, text: (row) => `${row.kind} ${row.queue}`, key: (row) => `${row.queue} ${row.kind}`, empty: asked.get("filter") ? "no matching kind" : "no job has come since the broker's start" });
-  return asking("Kinds", "what this broker has counted since its start; times are those at a worker", [
+  // The broker looks through all kinds, and answers with those that fail most.
+  const list = browse("Kinds of jobs", columns(true), { path: "kinds", onfilter: () => shown.reload(), asked, text: (row) => row.kind, key: (row) => `${row.queue} ${row.kind}`, empty: asked.get("filter") ? "no matching kind" : "no job has come since the broker's start" });
+  const shown = asking("Kinds", "at this broker since its start, the 100 that fail most; times are those at a worker", [
     { element: card("Kinds of jobs, those that fail first", { acts: list.filter, bare: list.element }), show: (found) => list.update(found.kinds.sort(failing)), fail: list.fail },
-  ], () => get("/kinds"), 5000);
+  ], () => get("/kinds", { contains: list.filter.value, limit: 100 }), 5000);
+  return shown;
 }
