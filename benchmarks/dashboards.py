@@ -1,6 +1,7 @@
 """What the dashboard costs: ``python benchmarks/dashboards.py [--queues N] [--dead N] [--part flow]``.
 
-A broker with an embedded MongoDB has so many queues that hold a job each, and so many dead letters in one.
+A broker with an embedded MongoDB has so many queues that hold a job each, each of a kind of its own, and so
+many dead letters in one.
 First each page's questions are asked 10 times: what one takes, in milliseconds, and how many bytes come; and
 the same again when broker and MongoDB have been started anew, with nothing in their caches. Beside it the
 processor time of broker and mongod for a whole page: where others use the machine that tells more. Then
@@ -41,20 +42,31 @@ PARTS = ("pages", "flow", "idle")
 #: What is promised: milliseconds for a page, kilobytes that it moves, and the share of a processor.
 MILLISECONDS, KILOBYTES, SHARE = 300, 64, 0.02
 V1 = "/api/v1"
+#: When the first dead letter died: a month ago.
+DIED = int(time.time()) - 30 * 86_400
 _DEAD = f"{V1}/queues/letters/dead"
 _FIFTY = ",".join(f"q-{number:04}" for number in range(50))
 #: The questions of each page, as the dashboard asks them.
 PAGES = {
-    "overview": [f"{V1}/overview?sort=in&limit=8", f"{V1}/series/broker/*?span=month", f"{V1}/brokers"],
+    "overview": [
+        *(f"{V1}/overview?sort=in&limit=8", f"{V1}/series/broker/*?span=month", f"{V1}/incidents?span=month"),
+        f"{V1}/brokers",
+    ],
     "queues": [f"{V1}/overview?sort=ready&limit=50", f"{V1}/recent?queue={_FIFTY}"],
-    "queue": [f"{V1}/overview?only=letters&limit=1", f"{V1}/queues/letters/jobs?state=dead&limit=25"],
+    "queue": [
+        *(f"{V1}/overview?only=letters&limit=1", f"{V1}/queues/letters/jobs?state=dead&limit=25"),
+        *(f"{V1}/queues/letters/backlog", f"{V1}/queues/letters/settings", f"{V1}/series/queue/letters"),
+        *(f"{V1}/kinds?queue=letters", f"{V1}/workers?queue=letters"),
+    ],
+    "kinds": [f"{V1}/kinds?limit=100"],
     "job": [f"{V1}/queues/letters/jobs/d-0001500?payload=65536"],
     "find by id": [f"{V1}/queues/letters/jobs?id=d-00&limit=50"],
     "dead": [f"{_DEAD}?limit=25", f"{_DEAD}/count", f"{_DEAD}/reasons"],
-    "dead, far behind": [f"{_DEAD}?limit=25&until=1000000100"],
+    "dead, far behind": [f"{_DEAD}?limit=25&until={DIED + 100}"],
     "dead by reason": [f"{_DEAD}?limit=25&reason=rare", f"{_DEAD}/count?reason=rare"],
     "workers": [f"{V1}/workers"],
     "streams": [f"{V1}/streams"],
+    "schedules, operations, storage": [f"{V1}/schedules", f"{V1}/operations", f"{V1}/kept"],
     "the page itself": ["/", "/dashboard/app.js", "/dashboard/style.css", "/dashboard/uplot.min.js"],
 }  # fmt: skip
 
@@ -76,7 +88,10 @@ def main() -> int:
         _watch(options.watch, options.dashboards, scrapes=options.scrapes)
     config = {
         "broker": {"max_queues": options.queues + 10, "log_level": "warning", "http": "127.0.0.1:0"},
-        "queues": {f"q-{number:04}": {} for number in range(options.queues)},  # pushes make ten a second
+        "queues": {
+            **{f"q-{number:04}": {} for number in range(options.queues)},  # pushes make ten a second
+            "letters": {"dead_retention": 3650 * 86_400.0, "max_dead": 2 * options.dead},
+        },
     }
     folder: Path | None = options.folder
     is_filled = folder is not None and folder.exists()
@@ -85,6 +100,7 @@ def main() -> int:
     with BrokerProcess(config=config, folder=folder) as broker:
         if not is_filled:
             _fill(broker, options.queues, options.dead)
+        _push_kinds(broker, options.queues)
         parts: dict[str, Callable[[], dict[str, Any]]] = {
             "pages": lambda: _pages(broker),
             "flow": lambda: _flow(broker, options.seconds),
@@ -127,10 +143,18 @@ def _fill(broker: BrokerProcess, queues: int, dead: int) -> None:
             time.sleep(0.5)
 
 
+def _push_kinds(broker: BrokerProcess, queues: int) -> None:
+    """Push jobs of as many kinds as there are queues: they are counted since the broker's start."""
+    with Producer(endpoint=broker.doors["smq"]) as producer:
+        for number in range(queues):
+            producer.push(f"q-{number:04}", b"one", kind=f"kind-{number}")
+        producer.flush(600)
+
+
 def _kill(broker: BrokerProcess, dead: int) -> None:
     """As they lie after so many deaths; a thousand of them have a reason of their own, far behind."""
     client: MongoClient[dict[str, Any]] = MongoClient(broker.embedded_uri)
-    jobs, began = client["sluicemq"]["queue.letters"], datetime.fromtimestamp(1_000_000_000, UTC)
+    jobs, began = client["sluicemq"]["queue.letters"], datetime.fromtimestamp(DIED, UTC)
     for first in range(0, dead, 5000):
         jobs.insert_many(
             [_letter(number, began) for number in range(first, min(first + 5000, dead))], ordered=False
