@@ -21,7 +21,8 @@ MOST_LOOKED_AT: Final = 10_000
 _MOST_MS: Final = 1000
 #: The largest kinds, tenants and groups that are returned.
 _MOST_SHOWN: Final = 50
-_COUNT: Final = {"$sum": 1}
+#: A pack is one document of several jobs, which have one kind and no tenant.
+_COUNT: Final = {"$sum": {"$ifNull": ["$left", 1]}}
 
 
 class Waiting(NamedTuple):
