@@ -187,7 +187,7 @@ class Worker(LongLived):
         role = Roles(parts) if len(parts) > 1 else parts[self.queue]
         about = {
             "concurrency": self._concurrency,
-            "features": [wire.CANCELS],
+            "features": [wire.CANCELS, wire.STOPS],
             **({} if self._name is None else {"name": self._name}),
         }
         connection = Connection(
@@ -200,7 +200,7 @@ class Worker(LongLived):
     def _assigned(self, queue: str) -> Assignment:
         """Create the part that one connection has of one queue."""
         kind = self._PopAssignment if self._pop else self._Assignment
-        return kind(
+        part = kind(
             queue,
             self._inboxes[queue],
             self._shares[queue],
@@ -210,6 +210,13 @@ class Worker(LongLived):
             wait_for_queue=self._wait_for_queue,
             codec=self._codec or JSON,
         )
+        part.on_stop = self._stop_as_ordered
+        return part
+
+    def _stop_as_ordered(self) -> None:
+        """Stop, as an operator wants it; ``run`` returns then."""
+        log.info("worker of queue %s stops: an operator wants it", self.queue)
+        threading.Thread(target=self.stop, name="sluicemq-stop").start()
 
     def _forked(self) -> None:
         """Drop jobs and signals in the child of a fork; a worker that was started can't be used there."""

@@ -109,9 +109,9 @@ def test_a_store_that_does_not_answer_stands_first(run: Run, broker: ScriptedBro
 
 def test_workers_are_told_by_who_they_are_and_what_they_have(run: Run, broker: ScriptedBroker) -> None:
     head, line = run("workers").stdout.splitlines()
-    assert head.split() == ["queue", "worker", "door", "since", "has", "longest"]
+    assert head.split() == ["queue", "worker", "door", "since", "has", "longest", "doing"]
     assert line.split() == [
-        "mail", "mailer", "web-1.example.net:4711", "library", "2", "h", "2/100", "1", "min",
+        "mail", "mailer", "web-1.example.net:4711", "library", "2", "h", "2/100", "1", "min", "b",
     ]  # fmt: skip
     assert json.loads(run("--json", "workers", "mail").stdout) == {
         "workers": [WORKER],

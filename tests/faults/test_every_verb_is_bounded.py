@@ -57,6 +57,8 @@ VERBS: dict[bytes, Entry] = {
     wire.HISTORY: Entry(("queue", "large", None, "hours")),
     wire.COUNTERS: Entry(()),
     wire.WORKERS: Entry((None,)),
+    wire.WORKER: Entry(("quiet", "nobody")),
+    wire.STUCK: Entry(([],)),
     wire.KINDS: Entry((None,)),
     wire.ERRORS: Entry((None,)),
     wire.EVENTS: Entry(({},)),

@@ -42,6 +42,8 @@ WANTED: dict[str, Action | None] = {
                 f"{BASE}/queues",
                 f"{BASE}/workers",
                 f"{BASE}/kinds",
+                f"{BASE}/workers/quiet",
+                f"{BASE}/workers/stop",
                 f"{BASE}/errors",
                 f"{BASE}/schedules",
             ),
@@ -87,7 +89,7 @@ WANTED: dict[str, Action | None] = {
 }
 OPEN = {"/", "/healthz", "/readyz", f"{BASE}/login"}
 CHANGES = {"pause", "resume", "set", "unset", "purge", "redrive", "delete"}
-CHANGES |= {"promote", "cancel", "run", "token", "discard", "change", "add"}
+CHANGES |= {"promote", "cancel", "run", "token", "discard", "change", "add", "quiet", "stop"}
 
 
 class KnownTokens(Security):

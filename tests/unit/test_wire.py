@@ -188,6 +188,21 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
         b"WORKERS",
         "921b a46d61696c",
     ),
+    "stop": (
+        (wire.STOP, 0, "mail"),
+        b"STOP",
+        "9200 a46d61696c",
+    ),
+    "worker": (
+        (wire.WORKER, 27, "quiet", "mailer"),
+        b"WORKER",
+        "931b a57175696574 a66d61696c6572",
+    ),
+    "stuck": (
+        (wire.STUCK, 27, [["mail", "a", 1, 2.5]]),
+        b"STUCK",
+        "921b 91 94 a46d61696c a161 01 cb4004000000000000",
+    ),
     "kinds": (
         (wire.KINDS, 27, "mail"),
         b"KINDS",

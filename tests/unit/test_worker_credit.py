@@ -116,4 +116,4 @@ def workers_of_doors(kind: type[Worker] = Worker) -> Iterator[type[Worker]]:
 def test_a_door_makes_how_a_job_is_sent_and_a_connection_ended_and_no_credit(kind: type[Worker]) -> None:
     constants = {"door", "pops", "commits_on_arrival"}
     overridden = {name for name in vars(kind) if hasattr(Worker, name) and not name.startswith("__")}
-    assert overridden - constants <= {"deliver", "hang_up"}
+    assert overridden - constants <= {"deliver", "hang_up", "cancelled", "stop", "stuck"}

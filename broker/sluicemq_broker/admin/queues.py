@@ -28,7 +28,7 @@ from sluicemq_broker.config import NO_VALUE, require_setting, stored_value
 from sluicemq_broker.job import State
 from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues import Census, Delete, Purge, Queues, Task, Tasks, check_name
-from sluicemq_broker.security import ANYBODY, Caller, Effect, Need, Unchanged
+from sluicemq_broker.security import ANYBODY, Caller, Effect, Need, Unchanged, authorize
 from sluicemq_broker.store import ALL_QUEUES, MOST_LOOKED_AT, SHOWN_STATES, Waiting, backlog
 from sluicemq_devices.hub import in_pieces
 
@@ -84,6 +84,18 @@ class QueueAdmin:
         queues = self._queues if name is None else [self._queues.get(name)]
         seen = (queue for queue in queues if queue.workers and is_seen(queue.name))
         return list(islice((row for queue in seen for row in queue.worker_list(_MOST_OF_ONE)), _MOST_WORKERS))
+
+    def order_worker(self, action: str, name: str, caller: Caller = ANYBODY) -> int:
+        """Let the workers of this name get no more jobs, or end them; returns how many queues they work on.
+
+        The caller must be allowed to manage each of these.
+        """
+        if action not in (wire.QUIET, wire.END):
+            raise BadFramesError(f"a worker is made {wire.QUIET}, or to {wire.END}, not {action[:32]!r}")
+        theirs = [queue for queue in self._queues if queue.has_worker(name)]
+        for queue in theirs:
+            authorize(caller, Action.MANAGE, queue.name)
+        return sum([queue.order(name, action) for queue in theirs])
 
     def backlog(self, name: str) -> BacklogRow:
         """Return what the waiting jobs are that it looks at, and which tenants are held back here."""

@@ -59,6 +59,7 @@ class IncidentKind(StrEnum):
     DEAD_REMOVED = Count.DEAD_REMOVED.value
     REFUSED = "refused"
     TIMED_OUT = Count.TIMED_OUT.value
+    STUCK = "stuck"
     PAUSED = "paused"
     RESUMED = "resumed"
     DISAGREE = "disagree"
@@ -72,6 +73,7 @@ _OF_QUEUE: Final = {
     Count.REFUSED: IncidentKind.REFUSED,
     Count.TIMED_OUT: IncidentKind.TIMED_OUT,
     Count.POPPED_LOST: IncidentKind.LOST,
+    Count.WORKERS_STUCK: IncidentKind.STUCK,
 }
 _OF_BROKER: Final = {Count.RECLAIMED: IncidentKind.RECLAIMED, Count.JOBS_REFUSED: IncidentKind.LOST}
 _LOOKED_AT: Final = (*_OF_QUEUE, Count.PUSHED, Count.COMMITTED)
@@ -374,7 +376,8 @@ class _Watched:
     def _look_at_counters(self, risen: Mapping[Count, int], minute: int) -> None:
         for figure, kind in _OF_QUEUE.items():
             if figure in risen:
-                self._incidents.note(kind, self.queue.name, {"count": risen[figure]})
+                said = {"said": self.queue.last_stuck} if kind is IncidentKind.STUCK else {}
+                self._incidents.note(kind, self.queue.name, {"count": risen[figure], **said})
         flood = self._pushes.add(minute, risen.get(Count.PUSHED, 0))
         if flood:
             figures = {Count.PUSHED.value: flood.pushed, "usual": flood.usual}

@@ -107,6 +107,12 @@ class PushBody(Struct, frozen=True):
     options: dict[str, Any] = {}
 
 
+class WorkerBody(Struct, frozen=True):
+    """The name of a worker, as in the list of workers."""
+
+    name: str
+
+
 class CancelBody(Struct, frozen=True):
     """Cancel a job that runs, too; and the children for which it waits."""
 

@@ -35,6 +35,7 @@ from sluicemq_broker.http.inputs import (
     LoginBody,
     OfQueue,
     ScheduleBody,
+    WorkerBody,
 )
 from sluicemq_broker.http.queue_table import OF_QUEUES
 from sluicemq_broker.http.requests import read_body
@@ -78,6 +79,10 @@ def _workers(of: Sources, call: Call) -> WorkersRow:
     return WorkersRow(workers=here, elsewhere=fleet.workers(queue), gone=fleet.gone(queue))
 
 
+def _order_worker(action: str) -> Any:
+    return lambda of, call: of.admin.queues.order_worker(action, call.body.name, call.caller)
+
+
 def _kinds(of: Sources, call: Call) -> KindsRow:
     seen = visible.names(call.caller, Action.READ)
     query: KindsQuery = call.query
@@ -112,6 +117,10 @@ def _of_new_schedule(request: falcon.Request, name: str) -> list[Need]:
     return needs
 
 
+#: Its queues are known only where the worker is found.
+_OF_WORKER: Final = Needs(
+    Action.MANAGE, more=lambda _request: (), also=(Effect(Action.MANAGE, "all queues of the worker"),)
+)
 _OPERATES: Final = Needs(Action.OPERATE)
 _OPERATION: Final = Needs(Action.MANAGE, more=_of_operation, hidden=True)
 _SCHEDULE: Final = Needs(Action.MANAGE, more=_of_schedule, hidden=True)
@@ -166,6 +175,14 @@ BROKERS: Final = (
         "The workers at this broker, the first 1,000; those elsewhere; those that have gone",
         Needs(Action.READ, "queue", shows=visible.all_workers), WorkersRow,
         do=_workers, query=OfQueue, asks_store=False,
+    ),
+    Route(
+        _POST, f"{BASE}/workers/quiet", "workers.quiet", "Give no more jobs to a worker",
+        _OF_WORKER, int, do=_order_worker(wire.QUIET), body=WorkerBody, act="worker quiet",
+    ),
+    Route(
+        _POST, f"{BASE}/workers/stop", "workers.stop", "Give no more jobs to a worker, and end it",
+        _OF_WORKER, int, do=_order_worker(wire.END), body=WorkerBody, act="worker stop",
     ),
     Route(
         _GET, f"{BASE}/kinds", "kinds.list", "The kinds of jobs, as this broker has counted them",

@@ -7,9 +7,10 @@ ready, ``sending`` sends it, ``settler`` writes what became of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import CancelledError, NotFoundError, UnavailableError
@@ -35,7 +36,7 @@ from sluicemq_broker.queue.sending import JobSender
 from sluicemq_broker.queue.settler import Settler
 from sluicemq_broker.queue.unreadable import UnreadableMessages
 from sluicemq_broker.queue.worker import Worker
-from sluicemq_broker.runtime import Alarm, Batcher, Count, CountedKind, QueueCounters
+from sluicemq_broker.runtime import Alarm, Batcher, Count, CountedKind, QueueCounters, shielded
 from sluicemq_broker.store import (
     Documents,
     EndedParent,
@@ -103,6 +104,8 @@ class Queue:
         self.progress = JobsProgress(core)
         self.unreadable = UnreadableMessages(core)
         self._looks: Batcher[None] = Batcher(self._find_cancelled, size=1000)
+        self.last_stuck = ""
+        """The latest job whose handler does not end, in words."""
         self._ticks_at_rest = 0
 
     def dispatch(self) -> None:
@@ -228,6 +231,25 @@ class Queue:
         """The connection of a worker takes nothing more: nothing is held for it until it is offered again."""
         worker.reads = False
         self.deliveries.recount(worker)
+
+    def has_worker(self, name: str) -> bool:
+        """Return whether a worker of this name works on it here."""
+        return any(each.name == name for each in self.deliveries.workers)
+
+    def order(self, name: str, action: str) -> bool:
+        """Let the workers of this name get no more jobs, and end them if wanted; False: there are none."""
+        found = [each for each in self.deliveries.workers if each.name == name]
+        for worker in found:
+            worker.quiet = True
+            self.offer(worker)
+            if action == wire.END:
+                shielded(worker.stop)
+        return bool(found)
+
+    def note_stuck(self, text: str, about: Mapping[str, Any]) -> None:
+        """Note that a handler does not end: count, log, and keep it for the incident."""
+        self.last_stuck = text
+        self.counters.notice(Count.WORKERS_STUCK, text, about=about)
 
     def resize(self, worker: Worker, prefetch: int) -> None:
         """A worker has changed how much it takes."""

@@ -216,7 +216,10 @@ class Settler:
         """End the connection of a worker that has not answered for twice the visibility timeout."""
         job, worker = delivery.job, delivery.worker.name
         about = {"job": job.id, "worker": worker, "attempt": job.attempts}
-        text = f"worker {worker} never answered job {job.id}"
+        text = (
+            f"worker {worker} has not answered job {job.id} for twice its visibility_timeout: its handler "
+            "hangs, or needs more time (extend it, or raise visibility_timeout); it is disconnected"
+        )
         self._core.counters.notice(Count.WORKERS_HUNG_UP, text, about=about)
         delivery.worker.hang_up()
 

@@ -158,6 +158,8 @@ class Worker:
         self.proven = False
         self.alone = False
         self.gone = False
+        self.quiet = False
+        """True once an operator wants it to get no more jobs."""
         self.waiting = False
         self.since = 0.0
         """When it came, in monotonic seconds."""
@@ -170,7 +172,7 @@ class Worker:
 
         None beside an isolated job that it has or awaits, and while jobs are being removed for it.
         """
-        if self.gone or not self.reads or ((self.alone or self.pops) and self.in_flight):
+        if self.gone or self.quiet or not self.reads or ((self.alone or self.pops) and self.in_flight):
             return 0
         free = max(0, self.prefetch - len(self.in_flight) - len(self.overdue))
         return min(free, self.marks.room) if self.marks else free
@@ -178,7 +180,7 @@ class Worker:
     @property
     def takes(self) -> Takes:
         """Return how many jobs to hold ready for it."""
-        if self.gone or not self.reads:
+        if self.gone or self.quiet or not self.reads:
             return _NOTHING
         if (self.alone and self.in_flight) or (self.marks and not self.marks.room):
             return Takes(self.prefetch, 0)
@@ -207,11 +209,24 @@ class Worker:
             overdue=len(self.overdue),
             jobs=tuple(
                 WorkerJobRow(
-                    id=each.job.id, attempt=each.job.attempts, seconds=round(now - each.handed_at, 3)
+                    id=each.job.id,
+                    attempt=each.job.attempts,
+                    seconds=round(now - each.handed_at, 3),
+                    kind=each.job.kind,
+                    overdue=each.state is DeliveryState.OVERDUE,
                 )
-                for each in islice(self.in_flight.values(), most_jobs)
+                for each in islice((*self.overdue.values(), *self.in_flight.values()), most_jobs)
             ),
+            stuck=self.stuck(),
+            quiet=self.quiet,
         )
+
+    def stuck(self) -> tuple[WorkerJobRow, ...]:
+        """Return the jobs of former connections that its handlers have not ended, as it has said."""
+        return ()
+
+    def stop(self) -> None:
+        """Ask it to end, if it can be asked."""
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Send jobs to it; must not block. Of one that pops, they are out of the queue."""

@@ -73,6 +73,12 @@ class Count(Metric):
     LATE_VERDICTS = "late_verdicts", "verdicts on deliveries that had ended", "verdicts", _BY_QUEUE
     BAD_VERDICTS = "bad_verdicts", "answers of workers that are no verdict", "verdicts"
     WORKERS_HUNG_UP = "workers_hung_up", "workers disconnected: they never answered", "workers", _BY_QUEUE
+    WORKERS_STUCK = (
+        "workers_stuck",
+        "jobs whose handler goes on after its time: its worker takes no others meanwhile",
+        "jobs",
+        _BY_QUEUE,
+    )
     SESSIONS_SILENT = "sessions_silent", "library sessions ended because nothing came", "sessions"
     SESSIONS_LEFT_BEHIND = (
         "sessions_left_behind",

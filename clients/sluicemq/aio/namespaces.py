@@ -259,6 +259,8 @@ class Workers(_Namespace):
     """The workers at this broker."""
 
     list = Awaited(brokers.Workers.list)
+    quiet = Awaited(brokers.Workers.quiet)
+    stop = Awaited(brokers.Workers.stop)
 
 
 class Kinds(_Namespace):

@@ -160,6 +160,11 @@ class _Core(worker.Worker):
         self._begin_no_more()
         self.to_stop.set()
 
+    def _stop_as_ordered(self) -> None:
+        log.info("worker of queue %s stops: an operator wants it", self.queue)
+        self._begin_no_more()
+        self.to_stop.set()
+
     # ------------------------------------------------------------------ tasks
 
     def _begin_jobs(self) -> None:

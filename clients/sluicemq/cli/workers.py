@@ -46,6 +46,35 @@ def list_(invocation: Invocation, queue: str | None) -> None:
     _list(invocation, "workers", queue, worker_row)
 
 
+@workers.command()
+@click.argument("name")
+@click.pass_obj
+def quiet(invocation: Invocation, name: str) -> None:
+    """Give no more jobs to the worker NAME, at all endpoints, until it connects again."""
+    _order(invocation, "quiet", name)
+
+
+@workers.command()
+@click.argument("name")
+@click.pass_obj
+def stop(invocation: Invocation, name: str) -> None:
+    """End the worker NAME: it gets no more jobs, and ends what it has begun.
+
+    Plain workers, and those of an older library, only get no more jobs.
+    """
+    _order(invocation, "stop", name)
+
+
+def _order(invocation: Invocation, action: str, name: str) -> None:
+    answers = at_each(invocation, lambda client: getattr(client.workers, action)(name))
+    missing = unanswered(invocation, answers)
+    count = sum(each.value or 0 for each in answers)
+    if not count:
+        raise click.ClickException(f"no worker is called {name!r}: see `sluicemq workers`")
+    text = f"{name}: {'stops' if action == 'stop' else 'gets no more jobs'}, of {count} queues"
+    invocation.result(text, name=name, queues=count, unanswered=missing)
+
+
 @kinds.command("list")
 @click.argument("queue", required=False)
 @click.pass_obj
@@ -93,16 +122,20 @@ def _broker(worker: Mapping[str, Any], *, shown: bool) -> dict[str, Any]:
 
 
 def worker_row(worker: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a worker as a line of a table."""
-    jobs = worker["jobs"]
-    longest = max((each["seconds"] for each in jobs), default=None)
+    """Return a worker as a line of a table; ``doing``: the job that it has for longest, stuck ones first."""
+    jobs, stuck = worker["jobs"], worker.get("stuck") or ()
+    longest = max(stuck or jobs, key=lambda each: float(each["seconds"]), default=None)
+    doing = None if longest is None else f"{longest['id']} {longest.get('kind') or ''}".rstrip()
+    state = "stuck" if stuck else "overdue" if worker["overdue"] else "quiet" if worker.get("quiet") else None
     return {
         "queue": worker["queue"],
         "worker": worker["name"],
         "door": worker["door"],
         "since": span(worker["connected"]),
         "has": f"{worker['in_flight']}/{worker['prefetch']}",
-        "longest": None if longest is None else span(longest),
+        "longest": None if longest is None else span(longest["seconds"]),
+        "doing": doing,
+        **({"state": state} if state else {}),
     }
 
 

@@ -56,6 +56,20 @@ class Workers(CalledBefore, verb="list"):
         """
         return self._calls.read(builtins.list[WorkerRow], wire.WORKERS, queue)
 
+    def quiet(self, name: str) -> int:
+        """Give no more jobs to the workers of this name at this broker, until they connect again.
+
+        Returns how many queues they work on: 0, there is no such worker here.
+        """
+        return self._calls.read(int, wire.WORKER, wire.QUIET, name)
+
+    def stop(self, name: str) -> int:
+        """End the workers of this name: they get no more jobs, and end what they have begun.
+
+        Plain workers, and those of older libraries, are only made quiet. Returns as :meth:`quiet` does.
+        """
+        return self._calls.read(int, wire.WORKER, wire.END, name)
+
 
 @checked()
 class Kinds(Namespace):

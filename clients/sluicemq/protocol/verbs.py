@@ -100,7 +100,11 @@ _TABLE: Final[dict[str, _Rows]] = {
         ("schema", "BROKERS", "-"),
         ("upgrade", "UPGRADE", "upgrade"),
     ),
-    "workers": (("list", "WORKERS", "list"),),
+    "workers": (
+        ("list", "WORKERS", "list"),
+        ("quiet", "WORKER quiet", "quiet"),
+        ("stop", "WORKER stop", "stop"),
+    ),
     "kinds": (("list", "KINDS", "list"),),
     "events": (("read", "EVENTS", "read"), ("follow", "EVENTS", "follow")),
     "history": tuple((each, "HISTORY", each) for each in ("queue", "kind", "stream", "device", "broker")),

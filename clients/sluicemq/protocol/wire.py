@@ -52,6 +52,11 @@ From the client::
     COUNTERS [n]                                        -> {broker, counters}
     HISTORY [n, kind, name, day|nil, span]              -> {points: [{at, counted: {...}}, ...], ...}
     WORKERS [n, queue|nil]                              -> [{queue, name, door, connected, jobs, ...}, ...]
+    WORKER  [n, action, name]                           -> number of workers of this name at this broker:
+                                                           ``quiet``: they get no more jobs until they
+                                                           connect again; ``stop``: they are to end, too
+    STUCK   [n, [[queue, id, attempt, seconds], ...]]   -> nil     jobs of former connections that handlers
+                                                           of this client have not ended; all of them
     KINDS   [n, queue|nil]                              -> [{queue, kind, pushed, ...}, ...] at this broker
     EVENTS  [n, {after?, queue?}]                       -> {events: [{at, event, queue, job, ...}, ...],
                                                            after, missed}: events of jobs since ``after``
@@ -141,6 +146,9 @@ From the broker, without a request::
                                                            verdicts are refused. To clients whose HELLO
                                                            has ``cancels`` among its ``features``
 
+    STOP    [0, queue]                                     no answer: an operator wants this worker to end.
+                                                           To clients with the feature ``stops``
+
 A bulk operation (PURGE, DELETE, REDRIVE, DISCARD) that is not done after ``wait`` seconds is answered with
 ``{task, done, total|nil}`` and goes on as a task. With nil, or without ``wait``, the answer comes at its end.
 
@@ -224,6 +232,9 @@ HISTORY: Final = b"HISTORY"
 COUNTERS: Final = b"COUNTERS"
 WORKERS: Final = b"WORKERS"
 KINDS: Final = b"KINDS"
+WORKER: Final = b"WORKER"
+STUCK: Final = b"STUCK"
+STOP: Final = b"STOP"
 EVENTS: Final = b"EVENTS"
 PEEK: Final = b"PEEK"
 PURGE: Final = b"PURGE"
@@ -290,6 +301,13 @@ ONLY_LOOK: Final = (LIST, ONE)
 FAILURES: Final = "failures"
 #: One that a HELLO names: the client takes a CANCEL of jobs that it has.
 CANCELS: Final = "cancels"
+#: Others: it takes a STOP; the broker takes a STUCK.
+STOPS: Final = "stops"
+STICKS: Final = "stuck"
+
+#: Actions of a WORKER.
+QUIET: Final = "quiet"
+END: Final = "stop"
 
 #: What a DEAD asks of dead letters.
 COUNT: Final = "count"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from math import inf
 from time import monotonic, time_ns
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sluicemq import tracing
 from sluicemq.codec import JSON, Codec
@@ -32,6 +32,15 @@ from sluicemq.transport.shares import Grant, Shares
 MESSAGE_VERDICTS = 512
 MESSAGE_BYTES = 1 << 20
 EXTEND_TIMEOUT = 30.0
+
+
+_STUCK: Final = (
+    "the handler of job %s of queue %s has run for %.0f s, past its time: the job is another worker's by "
+    "now, and the handler takes no others until it returns. Call job.extend, raise visibility_timeout, give "
+    "the task a timeout, or restart this process"
+)
+#: Jobs that one STUCK names.
+_MOST_STUCK: Final = 100
 
 
 class JobVerdict(NamedTuple):
@@ -104,6 +113,11 @@ class Assignment:
         self._kept: dict[bytes, Job] = {}
         """Jobs that are extended until they are settled."""
         self._extend_at = inf
+        self.on_stop: Callable[[], None] = _nothing
+        """Called through the mailbox when an operator wants the worker to end."""
+        self._stuck: set[bytes] = set()
+        """Receipts of jobs whose handlers go on past their time, as the broker knows."""
+        self._stuck_at = inf
         self._cancelled: set[bytes] = set()
         """Receipts of cancelled jobs whose verdicts are not answered."""
         self._when_cancelled: dict[bytes, Callable[[], Any]] = {}
@@ -131,7 +145,7 @@ class Assignment:
     @property
     def due(self) -> float:
         """Return when something is to be sent that could not be sent at once."""
-        due = min(self._ask_at, self._look_at, self._alone_at, self._extend_at)
+        due = min(self._ask_at, self._look_at, self._alone_at, self._extend_at, self._stuck_at)
         return min(due, self._progress_at) if self._progress else due
 
     @property
@@ -261,6 +275,7 @@ class Assignment:
     def connected(self) -> None:
         """Have a share of the prefetch, and send the questions that have waited."""
         self._questions.connected()
+        self._stuck_at, self._stuck = monotonic(), set()
         self.share = None
         self._follow()
 
@@ -270,23 +285,28 @@ class Assignment:
         if self.verdicts and self._shares.stuck:
             self._shares.handler_ended()
         if self.connection.greeted:
-            now = monotonic()
-            if now >= self._ask_at:
-                self._ask_for_work()
-            if self.verdicts:
-                self._settle()
-            if now >= self._look_at:
-                self._give_back_late(now)
-            if now >= self._alone_at:
-                self._look_if_alone(now)
-            if now >= self._extend_at:
-                self._extend_kept(now)
-            if self._progress and monotonic() >= self._progress_at:
-                self._send_progress()
+            self._do_what_is_due()
         else:
             self._drop_all()
         if self._idle and not self._settling and not self.verdicts:
             self._notify_idle()
+
+    def _do_what_is_due(self) -> None:
+        now = monotonic()
+        if now >= self._ask_at:
+            self._ask_for_work()
+        if self.verdicts:
+            self._settle()
+        if now >= self._look_at:
+            self._give_back_late(now)
+        if now >= self._alone_at:
+            self._look_if_alone(now)
+        if now >= self._extend_at:
+            self._extend_kept(now)
+        if now >= self._stuck_at:
+            self._look_for_stuck(now)
+        if self._progress and monotonic() >= self._progress_at:
+            self._send_progress()
 
     def delivered(self, message: wire.Message) -> None:
         """Take in the jobs of a DELIVER, or give them back at once when stopping.
@@ -295,6 +315,8 @@ class Assignment:
         """
         if message.verb == wire.CANCEL:
             self._cancel(message.fields[1])
+        elif message.verb == wire.STOP:
+            self.connection.post(self.on_stop)
         if message.verb != wire.DELIVER:
             return
         jobs = self._read(message)
@@ -409,6 +431,27 @@ class Assignment:
         for start in range(0, len(back), MESSAGE_VERDICTS):
             self._send([not_begun(job) for job in back[start : start + MESSAGE_VERDICTS]])
         return len(back)
+
+    def _look_for_stuck(self, now: float) -> None:
+        """Report handlers that go on with jobs of former connections, past their time; and when to look."""
+        lost = [
+            job for job in self._at_work if job is not None and job.source is self and not self.holds(job)
+        ]
+        times = [job.came + job.visibility_timeout for job in lost]
+        stuck = [job for job, time in zip(lost, times, strict=True) if time <= now]
+        self._stuck_at = min([time for time in times if time > now], default=inf)
+        found = {job.receipt for job in stuck}
+        if found == self._stuck:
+            return
+        for job in stuck:
+            if job.receipt not in self._stuck:
+                self.connection.post(log.error, _STUCK, job.id, job.queue, now - job.began)
+        self._stuck = found
+        if wire.STICKS in self.connection.features:
+            rows = [
+                [job.queue, job.id, job.attempt, round(now - job.began, 3)] for job in stuck[:_MOST_STUCK]
+            ]
+            self.connection.request(wire.STUCK, rows, answered=_ignore)
 
     def _cancel(self, receipts: list[bytes]) -> None:
         """Drop cancelled jobs that no handler has begun, and interrupt the others where that is possible."""
@@ -596,6 +639,8 @@ class Assignment:
 
     def _drop(self, verdict: JobVerdict) -> None:
         """Don't send a verdict whose connection is lost; its handler is free again."""
+        if self._stuck:  # it may have been one of those
+            self._stuck_at = monotonic()
         self._note_late(verdict)
         self._shares.changed()
         if verdict.span is not None:
@@ -620,6 +665,10 @@ def refuse(answer: Any) -> None:
     """Raise the first refusal in the answer to an EXTEND."""
     for _position, code, text in answer or ():
         raise from_code(str(code), str(text))
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _ignore(_value: Any, _error: SluiceError | None) -> None:

@@ -63,8 +63,8 @@ class Roles:
             each.turn()
 
     def delivered(self, message: wire.Message) -> None:
-        """Give a DELIVER to the role of its queue."""
-        if message.verb != wire.DELIVER:
+        """Give a DELIVER, CANCEL or STOP to the role of its queue."""
+        if message.verb not in (wire.DELIVER, wire.CANCEL, wire.STOP):
             return
         role = self._by_queue.get(message.fields[0]) if message.fields else None
         if role is None:

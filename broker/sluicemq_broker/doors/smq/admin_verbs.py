@@ -49,7 +49,11 @@ _OF_TASK: Final = Needs(
     Action.MANAGE, more=lambda tasks, task_id: [(Action.MANAGE, tasks.find(task_id).queue)], hidden=True
 )
 _OF_STATS: Final = Needs(Action.READ, shows=visible.stats)
+_OF_ITS_QUEUES: Final = (Effect(Action.MANAGE, "all queues of the worker"),)
 _OF_WORKERS: Final = Needs(Action.READ, 0, shows=visible.workers)
+_ORDERS: Final = frozenset((wire.QUIET, wire.END))
+#: Its queues are known only where the worker is found.
+_OF_WORKER: Final = Needs(Action.MANAGE, more=lambda _session, _action, _name: (), also=_OF_ITS_QUEUES)
 _OF_KINDS: Final = Needs(Action.READ, 0, shows=visible.kinds)
 #: Its answer is made of what the caller may see.
 _OF_ERRORS: Final = Needs(Action.READ, 0, shows=lambda _caller, answer: answer)
@@ -128,6 +132,11 @@ def _set(session: Any, name: str, settings: dict[str, Any]) -> Any:
     return admin.queues.set_settings(name, settings, session.caller)
 
 
+def _order_worker(session: Any, action: str, name: str) -> int:
+    admin: Admin = session.admin
+    return admin.queues.order_worker(action, name, session.caller)
+
+
 def _cancel(session: Any, name: str, job_id: str, options: dict[str, Any] | None) -> None:
     admin: Admin = session.admin
     admin.jobs.cancel(name, job_id, options, session.caller)
@@ -146,6 +155,14 @@ ADMIN_VERBS: Final[dict[bytes, AdminVerb]] = {
     wire.QUEUES: _shared("admin.queues", QueueAdmin.all, Needs(Action.READ, shows=visible.queues)),
     wire.QUEUE: _reads("admin.queues", QueueAdmin.one, _READ, str),
     wire.WORKERS: AdminVerb(_session, _workers, _OF_WORKERS, (str | None,), reads=True, at_once=True),
+    wire.WORKER: AdminVerb(
+        _session,
+        _order_worker,
+        _OF_WORKER,
+        (str, str),
+        at_once=True,
+        actions=_ORDERS,
+    ),
     wire.KINDS: AdminVerb(_session, _kinds, _OF_KINDS, (str | None,), reads=True, at_once=True),
     wire.PAUSE: _changes("admin.queues", QueueAdmin.pause, _MANAGE, str, str),
     wire.RESUME: _changes("admin.queues", QueueAdmin.resume, _MANAGE, str, str),

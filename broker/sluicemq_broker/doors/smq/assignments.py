@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFramesError, NotFoundError, QueueFullError
-from sluicemq_broker.doors.smq.fields import Fields, take
+from sluicemq.protocol.names import LONGEST_NAME
+from sluicemq.protocol.permissions import Action
+from sluicemq.protocol.rows import WorkerJobRow
+from sluicemq_broker.doors.smq.fields import Fields, check_count, check_id, take
 from sluicemq_broker.doors.smq.workers import PoppingWorker, SessionWorker
 from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues import check_name
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 _MOST_CREDIT: Final = 100_000
 #: Missing queues that one session may wait for.
 _MOST_MISSING: Final = 1000
+#: Jobs that one session may name as stuck.
+_MOST_STUCK: Final = 100
 
 
 class ReadyRequest(NamedTuple):
@@ -43,6 +48,8 @@ class Assignments:
 
     def __init__(self, session: Session) -> None:
         self.workers: dict[str, SessionWorker] = {}
+        self.stuck: dict[tuple[str, str], WorkerJobRow] = {}
+        """Jobs of former connections that the client's handlers have not ended, by queue and id."""
         self._session = session
         self._queues = session.door.queues
         self._missing: dict[str, ReadyRequest | None] = {}  # missing queues; None: being looked for
@@ -75,6 +82,24 @@ class Assignments:
             for known in (worker.in_flight, worker.overdue)
             for receipt in wanted & known.keys()
         }
+
+    def note_stuck(self, number: int, fields: Fields) -> None:
+        """Note the jobs of former connections whose handlers have not ended; new ones are counted."""
+        (entries,) = take(fields, list)
+        check_count(entries, "a STUCK", "jobs", _MOST_STUCK)
+        before = set(self.stuck)
+        self.stuck = dict(map(_stuck_entry, entries))
+        caller, worker = self._session.caller, self._session.name
+        for name, job_id in self.stuck.keys() - before:
+            queue = self._queues.known(name) if caller.may(Action.WORK, name) else None
+            if queue is not None:
+                seconds = self.stuck[name, job_id].seconds
+                queue.note_stuck(
+                    f"job {job_id} has run for {seconds:.0f} s at worker {worker}, past its time: its "
+                    "handler takes no others. Extend the job, or give it a time-out; restart the worker",
+                    {"job": job_id, "worker": worker},
+                )
+        self._session.send(wire.OK, number, None)
 
     def leave(self, *, died: bool, seen: str = "") -> None:
         """Take all workers off their queues; ``died``: their client did not say so, but ``seen`` was."""
@@ -154,6 +179,15 @@ class Assignments:
             queue.attach(worker)
         # Seconds that a first look for jobs, or the removal of popped ones, may keep an answer back.
         return partial(worker.await_supply, 30.0)
+
+
+def _stuck_entry(entry: Any) -> tuple[tuple[str, str], WorkerJobRow]:
+    match entry:
+        case [str() as queue, str() as job_id, int() as attempt, int() | float() as seconds]:
+            if seconds >= 0:
+                row = WorkerJobRow(id=check_id(job_id), attempt=attempt, seconds=seconds, overdue=True)
+                return (queue[:LONGEST_NAME], job_id), row
+    raise BadFramesError("a job in a STUCK is [queue, id, attempt, seconds]")
 
 
 def read_ready(fields: Fields) -> ReadyRequest:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gevent.event import Event
 
 from sluicemq.protocol import wire
+from sluicemq.protocol.rows import WorkerJobRow
 from sluicemq_broker.doors.popped_jobs import push_again
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import Delivery, Queue, Worker
@@ -65,6 +66,16 @@ class SessionWorker(Worker):
         """Notify the client that jobs were cancelled, if it knows of that."""
         if wire.CANCELS in self._session.features:
             self._session.send(wire.CANCEL, 0, self.queue.name, [each.receipt for each in deliveries])
+
+    def stuck(self) -> tuple[WorkerJobRow, ...]:
+        """Return the jobs of former connections that the client's handlers have not ended."""
+        found = self._session.assignments.stuck
+        return tuple(row for (queue, _), row in found.items() if queue == self.queue.name)
+
+    def stop(self) -> None:
+        """Ask the client to end, if it knows of that."""
+        if wire.STOPS in self._session.features:
+            self._session.send(wire.STOP, 0, self.queue.name)
 
     def hang_up(self) -> None:
         """Close its session."""

@@ -163,18 +163,22 @@ class KindsRow(Row, frozen=True, kw_only=True):
 
 
 class WorkerJobRow(Row, frozen=True, kw_only=True):
-    """A job that a worker has; ``seconds``: how long it has it."""
+    """A job that a worker has; ``seconds``: how long it has it; ``overdue``: its time is up."""
 
     id: str
     attempt: int
     seconds: float
+    kind: str | None = None
+    overdue: bool = False
 
 
 class WorkerRow(Row, frozen=True, kw_only=True):
     """A worker. ``name``: its own, or its kind, with host and pid; of a plain socket its address.
 
     ``door``: ``library``, ``REP`` or ``PULL``. ``connected``: seconds. ``overdue``: jobs whose time is up.
-    ``jobs``: the first 20 that it has. ``broker``: the name of its broker.
+    ``jobs``: the first 20 that it has, overdue ones first. ``stuck``: jobs of a former connection that its
+    handlers have not ended, so that they take no others. ``quiet``: it gets no more jobs, as an operator
+    wants it. ``broker``: the name of its broker.
     """
 
     queue: str
@@ -186,6 +190,8 @@ class WorkerRow(Row, frozen=True, kw_only=True):
     overdue: int
     jobs: tuple[WorkerJobRow, ...]
     broker: str = ""
+    stuck: tuple[WorkerJobRow, ...] = ()
+    quiet: bool = False
 
 
 class GoneWorkerRow(Row, frozen=True, kw_only=True):
