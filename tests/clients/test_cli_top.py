@@ -21,7 +21,7 @@ from click.testing import CliRunner, Result
 from clients.scripted_broker import ScriptedBroker
 from sluicemq.cli.app import app
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import ForbiddenError
+from sluicemq.protocol.errors import BadVerbError, ForbiddenError
 from support.waiting import TIMEOUT
 
 Run = Callable[..., Result]
@@ -49,6 +49,16 @@ WORKER = {
     "prefetch": 100, "in_flight": 2, "overdue": 0,
     "jobs": [{"id": "a", "attempt": 1, "seconds": 3.0}, {"id": "b", "attempt": 2, "seconds": 64.0}],
 }  # fmt: skip
+QUIET = {"pushed": 3.0, "committed": 3.0, "rolled_back": 0.0}
+KIND = {
+    "queue": "mail", "kind": "mail.welcome", "pushed": 9, "committed": 2, "rolled_back": 7, "rejected": 0,
+    "dead": 1, "waited": 1.0, "worked": 0.1, "p50": 0.1, "p95": 0.2, "p99": 0.3,
+    "rates": {"pushed": 3.0, "committed": 1.0, "rolled_back": 2.5},
+}  # fmt: skip
+ERROR = {
+    "type": "SMTPError", "place": "mailer.py:88 send", "count": 61, "exact": True, "queues": ["mail"],
+    "kinds": ["mail.welcome"], "first_at": 0.0, "last_at": 0.0, "reason": "421", "queue": "mail", "job": "d1",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -57,6 +67,8 @@ def run(broker: ScriptedBroker) -> Run:
     broker.on[wire.QUEUE] = lambda message: row(message.fields[0], dead=1)
     broker.on[wire.COUNTERS] = lambda _message: {"broker": BROKER, "counters": {}}
     broker.on[wire.WORKERS] = lambda _message: [WORKER]
+    broker.on[wire.KINDS] = lambda _message: [KIND, {**KIND, "kind": "quiet", "rates": QUIET, "dead": 0}]
+    broker.on[wire.ERRORS] = lambda _message: {"errors": [ERROR], "looked": 1, "dead": 1}
     broker.on[wire.PEEK] = lambda _message: [{"id": "d1", "ended_at": 0.0, "errors": [{"reason": "no disk"}]}]
     return lambda *arguments: CliRunner().invoke(app, ["--endpoint", broker.endpoint, *arguments])
 
@@ -92,6 +104,32 @@ def test_top_looks_into_one_queue(run: Run, broker: ScriptedBroker, named: list[
     for words in ("mailer web-1.example.net:4711", "2/100", "1 min", "d1", "no disk"):
         assert words in shown
     assert broker.of(wire.WORKERS)[0].fields == ["mail"]
+
+
+def test_top_shows_the_kinds_that_fail_and_the_errors(run: Run, broker: ScriptedBroker) -> None:
+    lines = [each.rstrip() for each in run("top", "--once").stdout.splitlines()]
+    kinds = lines.index("kinds that fail")
+    assert lines[kinds + 2].split() == ["mail.welcome", "mail", "3", "2.5", "1"]
+    assert lines[kinds + 4] == "errors of the latest dead letters"
+    assert "SMTPError" in lines[kinds + 6]
+    assert "quiet" not in "".join(lines)
+    # A broker of an older version has neither
+    broker.on[wire.KINDS] = lambda _message: BadVerbError("no such verb")
+    assert "kinds that fail" not in run("top", "--once").stdout
+
+
+def test_a_queue_is_shown_with_all_that_belongs_to_it(run: Run, broker: ScriptedBroker) -> None:
+    settings = [
+        {"key": "rate", "value": 5.0, "source": "file"},
+        {"key": "ttl", "value": None, "source": "default"},
+    ]
+    broker.on[wire.SETTINGS] = lambda _message: {"settings": settings, "differs": []}
+    shown = run("queues", "show", "mail").stdout
+    for word in ("rate", "mailer web-1.example.net:4711", "mail.welcome", "SMTPError"):
+        assert word in shown
+    assert "ttl" not in shown
+    told = json.loads(run("queues", "show", "mail", "--json").stdout)
+    assert (told["name"], told["kinds"][0]["kind"]) == ("mail", "mail.welcome")
 
 
 def test_top_shows_queues_without_a_head_to_who_may_not_operate(run: Run, broker: ScriptedBroker) -> None:

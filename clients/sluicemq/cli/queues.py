@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from time import sleep
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -13,12 +14,13 @@ from sluicemq.cli.jobs import STATES
 from sluicemq.cli.nouns import Noun
 from sluicemq.cli.operations import carried_out
 from sluicemq.cli.options import timespan
-from sluicemq.cli.output import Invocation, none_seen
+from sluicemq.cli.output import CommandClient, Invocation, none_seen
 from sluicemq.cli.queue_table import queue_rows
 from sluicemq.cli.reached import NO_STORE, counted, last_counts, store_problem
+from sluicemq.cli.workers import kind_row, worker_row
 from sluicemq.protocol import wire
 from sluicemq.protocol.enums import Flow, JobState
-from sluicemq.protocol.errors import TimeoutError, UnavailableError
+from sluicemq.protocol.errors import BadVerbError, TimeoutError, UnavailableError
 from sluicemq.protocol.permissions import Action
 
 _state = click.option(
@@ -69,13 +71,45 @@ def list_(invocation: Invocation, queue: str | None, interval: float, *, watch: 
 @click.argument("queue")
 @click.pass_obj
 def show(invocation: Invocation, queue: str) -> None:
-    """Show one QUEUE, counted now, with all that is known of it."""
+    """Show one QUEUE, counted now, with its settings, workers, kinds of jobs and errors."""
     with invocation.client() as client:
         found = client.sent.queues.get(queue)
+        parts = _parts(client, queue)
     if invocation.as_json:
-        invocation.json(found)
-    else:
-        invocation.table("", [{"name": key, "value": value} for key, value in found.items()])
+        invocation.json({**found, **parts})
+        return
+    invocation.table("", [{"name": key, "value": value} for key, value in found.items()])
+    for name, row in _ROWS.items():
+        if rows := [row(each) for each in parts[name]]:
+            invocation.result(" ")
+            invocation.table(name, rows)
+
+
+def _parts(client: CommandClient, queue: str) -> dict[str, list[dict[str, Any]]]:
+    """Return what belongs to a queue: settings that are not the default, workers, kinds, errors."""
+    settings = client.sent.queues.settings(queue)["settings"]
+    parts: dict[str, list[dict[str, Any]]] = {
+        "settings": [each for each in settings if each["source"] != "default"],
+        "workers": client.sent.workers.list(queue),
+        "kinds": [],
+        "errors": [],
+    }
+    with suppress(BadVerbError):  # of a broker of an older version
+        parts["kinds"] = client.sent.kinds.list(queue)
+        parts["errors"] = client.sent.dead_letters.by_error(queue)["errors"]
+    return parts
+
+
+_ROWS: Final[dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] = {
+    "settings": lambda row: {name: row[name] for name in ("key", "value", "source")},
+    "workers": worker_row,
+    "kinds": kind_row,
+    "errors": lambda row: {
+        "count": row["count"],
+        "error": row["type"] or row["reason"],
+        "place": row["place"],
+    },
+}
 
 
 @queues.command()

@@ -22,7 +22,7 @@ from sluicemq.cli.output import CommandClient, Invocation, printable, shown, spa
 from sluicemq.cli.queue_table import KEYS, in_order, queue_rows
 from sluicemq.cli.reached import counted, last_counts, store_problem
 from sluicemq.cli.workers import one_of, worker_row
-from sluicemq.protocol.errors import ForbiddenError, TimeoutError, UnavailableError
+from sluicemq.protocol.errors import BadVerbError, ForbiddenError, TimeoutError, UnavailableError
 from sluicemq.protocol.wire import ShownState
 
 try:
@@ -34,6 +34,9 @@ except ImportError:  # without terminals as on Unix, there are no keys
 #: Lines that are no rows of the table.
 _AROUND: Final = 6
 _LETTERS: Final = 5
+#: Kinds that fail, and errors, that are shown; looks between two questions for those of all queues.
+_CAUSES: Final = 4
+_PATIENCE: Final = 5
 #: Characters of a name that are kept, at least.
 _LEAST: Final = 8
 _HELP: Final = "q ends, s sorts, up and down choose, Enter looks into a queue, Esc leaves it"
@@ -59,6 +62,8 @@ def top(
     invocation: Invocation, named: str | None, by: str, queue: str | None, interval: float, *, once: bool
 ) -> None:
     """Watch the broker and its queues, or one QUEUE with its workers and latest dead letters.
+
+    Below stand the kinds of jobs that fail, and the errors of the latest dead letters.
 
     Keys: q ends, s sorts by the next column, up and down choose a queue, Enter looks into it, Esc leaves it.
     """
@@ -99,6 +104,8 @@ class _View:
         self._queue = queue
         self._at = 0
         self.found: dict[str, Any] = {}
+        self._causes: dict[str, Any] = {}
+        self._looks = 0
         self.stale = False
         """True if the broker must be asked before anything more is shown."""
 
@@ -109,11 +116,13 @@ class _View:
         try:
             rows = counted(self._client, self._queue)
             dead = self._latest_dead()
+            self._look_for_causes()
         except (TimeoutError, UnavailableError) as error:  # the head says what is wrong with the store
             rows, _problem = last_counts(self._client, error)
             about, dead = self._about(), self.found.get("dead", [])
         if self._queue is None:
             self.found = {"broker": about, "sort": self._by, "queues": in_order(rows, self._by)}
+            self.found |= self._causes
             self._at = max(0, min(self._at, len(rows) - 1))
         else:
             self.found = {
@@ -121,7 +130,24 @@ class _View:
                 "queue": next(each for each in rows if each["name"] == self._queue),
                 "workers": self._client.sent.workers.list(self._queue),
                 "dead": dead,
+                **self._causes,
             }
+
+    def _look_for_causes(self) -> None:
+        """Ask which kinds of jobs fail, and of which errors the latest dead letters died.
+
+        Of all queues that is much to look at, so it is asked now and then.
+        """
+        self._looks += 1
+        if self._queue is None and self._looks % _PATIENCE != 1:
+            return
+        try:
+            kinds = [each for each in self._client.sent.kinds.list(self._queue) if _fails(each)]
+            errors = self._client.sent.dead_letters.by_error(self._queue)["errors"]
+        except (BadVerbError, ForbiddenError):  # a broker of an older version; a stranger
+            kinds, errors = [], []
+        worst = sorted(kinds, key=lambda each: (each["rates"]["rolled_back"], each["dead"]), reverse=True)
+        self._causes = {"kinds": worst[:_CAUSES], "errors": errors[:_CAUSES]}
 
     def _about(self) -> dict[str, Any]:
         """Return what stands above the queues; nothing for who may not operate the broker."""
@@ -144,6 +170,7 @@ class _View:
             self._at = max(0, min(self._at + (1 if key == "down" else -1), len(queues) - 1))
             return
         self.stale = True
+        self._looks = 0
         if key == "sort":
             names = list(KEYS)
             self._by = names[(names.index(self._by) + 1) % len(names)]
@@ -157,10 +184,16 @@ class _View:
         about = self.found["broker"]
         parts = [head(about)] if about else []
         if "queues" in self.found:
+            causes = self._causes_shown(width)
+            rows = max(1, rows - sum(3 + len(each) for each in self._causes.values() if each))
             first = max(0, self._at - rows + 1)
             queues = self.found["queues"][first : first + rows]
             chosen = self._at - first if keys else -1
-            parts += [_sums(self.found["queues"], self._by), _table(queue_rows(queues), width, chosen)]
+            parts += [
+                _sums(self.found["queues"], self._by),
+                _table(queue_rows(queues), width, chosen),
+                *causes,
+            ]
         else:
             parts += [_table(queue_rows([self.found["queue"]]), width), Text(), Text("workers", "bold")]
             parts += [_table([worker_row(each) for each in self.found["workers"][:rows]], width)]
@@ -168,10 +201,43 @@ class _View:
                 Text(),
                 Text("dead letters, the latest first", "bold"),
                 _table(self.found["dead"], width),
+                *self._causes_shown(width),
             ]
         return Group(
             *parts, Text(), *([Text(_HELP, "dim", no_wrap=True, overflow="ellipsis")] if keys else [])
         )
+
+    def _causes_shown(self, width: int) -> list[Any]:
+        tables = {
+            "kinds that fail": [_kind_row(each) for each in self.found.get("kinds", ())],
+            "errors of the latest dead letters": [_error_row(each) for each in self.found.get("errors", ())],
+        }
+        return [
+            part
+            for title, rows in tables.items()
+            if rows
+            for part in (Text(), Text(title, "bold"), _table(rows, width))
+        ]
+
+
+def _fails(kind: Mapping[str, Any]) -> bool:
+    return bool(kind["rates"]["rolled_back"] or kind["dead"])
+
+
+def _kind_row(kind: Mapping[str, Any]) -> dict[str, Any]:
+    rates = {"in/s": kind["rates"]["pushed"], "failing/s": kind["rates"]["rolled_back"]}
+    names = {"kind": kind["kind"], "queue": kind["queue"]}
+    return {**names, **{name: round(rate, 1) for name, rate in rates.items()}, "dead": kind["dead"]}
+
+
+def _error_row(error: Mapping[str, Any]) -> dict[str, Any]:
+    named = error["type"] or error["reason"]
+    return {
+        "error": named,
+        "at": error["place"] or None,
+        "queues": ", ".join(error["queues"]),
+        "count": error["count"],
+    }
 
 
 def head(about: Mapping[str, Any]) -> Any:
