@@ -380,6 +380,27 @@ def test_an_order_about_a_job_that_a_broker_has_is_refused_with_its_state(
     assert stored_as(packs) == [100]
 
 
+def test_a_running_job_is_cancelled_and_its_broker_goes_on_with_the_others(
+    packs: QueueStore, changes: ChangesAtOnce
+) -> None:
+    jobs = pushed(packs, made(100, owner=ME))
+    changes.cancel_running(packs.queue, jobs[3].id, NOW)
+    assert packs.missing(ids(jobs)) == {jobs[3].id}
+    packs.roll_back([rolled_back(job) for job in jobs[:5]], NOW)
+    assert sorted(each["_id"] for each in packs.jobs.find({"state": "ready"})) == ids([*jobs[:3], jobs[4]])
+    assert packs.commit(jobs[5:50]) == packs.commit(jobs[50:]) == {}
+    assert not packs.jobs.find_one({"left": {"$exists": True}})
+
+
+def test_all_that_is_left_beside_a_cancelled_job_is_given_back(
+    packs: QueueStore, changes: ChangesAtOnce
+) -> None:
+    jobs = pushed(packs, made(100, owner=ME))
+    changes.cancel_running(packs.queue, jobs[3].id, NOW)
+    assert packs.release(jobs) == 99
+    assert {each["state"] for each in everything(packs).values()} == {"ready"}
+
+
 def test_a_purge_removes_packs_and_counts_their_jobs(packs: QueueStore, changes: ChangesAtOnce) -> None:
     jobs = pushed(packs, made(100))
     changes.cancel(packs.queue, jobs[3].id, NOW)

@@ -15,7 +15,7 @@ from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.jobs.documents import collection
 from sluicemq_broker.store.jobs.indexes import Notice
-from sluicemq_broker.store.jobs.packs import find_packed, lift_ready
+from sluicemq_broker.store.jobs.packs import find_packed, lift_by_id
 from sluicemq_broker.store.values import Document, Jobs, date, seconds
 
 #: The states of a job that no broker has, and that has not ended.
@@ -35,9 +35,9 @@ class Operations:
     def _jobs(self, queue: str) -> Jobs:
         return self.database[collection(queue)]
 
-    def _lift(self, queue: str, job_id: str, now: float) -> None:
-        """Store a ready job alone that an order is about, if it lies in a pack."""
-        lift_ready(self._jobs(queue), [job_id], now)
+    def _lift(self, queue: str, job_id: str, now: float, state: State = State.READY) -> None:
+        """Store a job alone that an order about this state names, if it lies in a pack."""
+        lift_by_id(self._jobs(queue), job_id, state, now)
 
 
 class Changes(Operations):

@@ -88,6 +88,7 @@ class Removals(Operations):
         reservation. Lost reply: as for :meth:`cancel`.
         """
         held = {"_id": job_id, "state": State.RESERVED, **_accepted_by(now)}
+        self._lift(queue, job_id, now, State.RESERVED)
         with translated():
             jobs = self._jobs(queue)
             # failpoint jobs.cancel_running

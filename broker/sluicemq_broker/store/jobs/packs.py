@@ -470,16 +470,17 @@ def lift(jobs: Jobs, lifted: Sequence[Job]) -> None:
             each.pack_into(None)
 
 
-def lift_ready(jobs: Jobs, ids: Sequence[str], now: float) -> None:
-    """Store ready jobs of these ids alone, so that an order finds them. Raises as :func:`transact`."""
+def lift_by_id(jobs: Jobs, job_id: str, state: State, now: float) -> None:
+    """Store a job of this id alone, if it is in this state and in a pack. Raises as :func:`transact`.
+
+    The broker that holds its pack finds its bit set, and statements about the job find it alone.
+    """
     with translated():
-        found = find_packed(jobs, ids)
-    lifts = [
-        Lift({"_id": each.stored["_id"], "state": State.READY}, each.bit)
-        for each in found.values()
-        if each.stored["state"] == State.READY
-    ]
-    lift_out(jobs, lifts, now)
+        found = find_packed(jobs, [job_id]).get(job_id)
+    if found is not None and found.stored["state"] == state:
+        names = ("_id", "state", "owner", "hold")
+        as_found: Document = {key: found.stored[key] for key in names if key in found.stored}
+        lift_out(jobs, [Lift(as_found, found.bit)], now)
 
 
 def lift_out(jobs: Jobs, lifts: Sequence[Lift], now: float) -> None:
@@ -515,14 +516,14 @@ def _lift_some(jobs: Jobs, lifts: Sequence[Lift], now: float) -> None:
         documents: list[Document] = []
         ids = [each.which["_id"] for each in some]
         for each in some:
-            # failpoint packs.lift
-            stored = jobs.find_one_and_update(
-                {**each.which, **_clear(each.bits)}, _marking(each.bits), session=session, hint=BY_ID
-            )
+            stored = jobs.find_one(each.which, session=session, hint=BY_ID)
             if stored is None:
                 continue
+            bits = each.bits & left_in(stored)  # an order may have lifted one of them
+            # failpoint packs.lift
+            jobs.update_one({"_id": stored["_id"]}, _marking(bits), session=session, hint=BY_ID)
             try:
-                documents += alone(stored, each.bits, now)
+                documents += alone(stored, bits, now)
             except Unreadable as error:
                 # failpoint packs.set_aside
                 jobs.update_one({"_id": stored["_id"]}, aside(str(error), now), session=session)
