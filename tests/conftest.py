@@ -18,6 +18,7 @@ from pymongo import MongoClient
 
 from sluicemq import Client, Subscription
 from support import durations, ports
+from support.forced_packs import force_packs
 from support.forked_broker import nursery
 from support.long_forms import longer
 from support.own_queue import OwnQueue, own_queue, quick_broker
@@ -56,6 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Processes(count))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background of a script
         signal.signal(signal.SIGINT, signal.default_int_handler)  # else no program of a test hears Ctrl-C
+    force_packs()
     for kind in (Client, Subscription):  # a machine may stand still for longer than users want to wait
         defaults: Any = kind.__init__
         defaults.__kwdefaults__["timeout"] = TIMEOUT

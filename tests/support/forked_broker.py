@@ -44,6 +44,7 @@ def begin(order):
         os.dup2(file, number)
     os.environ.clear()
     os.environ.update(order["environment"])
+    runpy.run_path(order["packs"])["force_packs"]()
     if wanted := os.environ.pop("SLUICEMQ_FAILPOINTS", ""):
         runpy.run_path(order["failpoints"])["arm_failpoints"](wanted)
     sys.exit(main(order["arguments"]))
@@ -85,6 +86,7 @@ class ForkedBroker:
             "log": str(log),
             "environment": dict(environment),
             "failpoints": str(Path(__file__).with_name("failpoints.py")),
+            "packs": str(Path(__file__).with_name("forced_packs.py")),
         }
         told, end = socket.socketpair()
         with told, end:

@@ -119,15 +119,17 @@ class Inspector:
     def weigh(self, queue: str, job_id: str) -> int:
         """Return the bytes of a job's document; 0: there is none."""
         with translated():
-            found = self._jobs(queue).find_one({"_id": job_id}, _WEIGHT)
-            if found is None and (packed := self._packed(queue, job_id, 0.0)):
+            if packed := self._packed(queue, job_id, 0.0):
                 return len(bson.encode(packed))
+            found = self._jobs(queue).find_one({"_id": job_id}, _WEIGHT)
         return found["weight"] if found else 0
 
     def show(self, queue: str, job_id: str, now: float) -> Document:
         """Return all that is stored of a job; raises :class:`NotFound`."""
         with translated():
-            found = self._jobs(queue).find_one({"_id": job_id}) or self._packed(queue, job_id, now)
+            # In this order: a job that is lifted out of its pack meanwhile is found alone then.
+            packed = self._packed(queue, job_id, now)
+            found = self._jobs(queue).find_one({"_id": job_id}) or packed
         if found is None:
             raise NotFoundError(f"job {job_id!r} is not there in queue {queue!r}")
         return shown(found, state_at(found, now))

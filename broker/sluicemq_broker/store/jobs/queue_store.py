@@ -175,20 +175,24 @@ class QueueStore:
 
     def which_exist(self, ids: Sequence[str]) -> set[str]:
         """Return the ids that have a job in the queue, in any state; raises the driver's errors."""
+        packed = self._packed(ids)
         found = self.known.find({"_id": {"$in": list(ids)}}, {"_id": 1}, hint=BY_ID)
-        return {each["_id"] for each in found} | self._packed(ids).keys()
+        return {each["_id"] for each in found} | packed.keys()
 
     def _packed(self, ids: Iterable[str]) -> dict[str, Document]:
-        """Return the packs in which jobs of these ids lie; of a queue without packs nothing is asked."""
+        """Return the packs in which jobs of these ids lie.
+
+        Look there first: a job that is lifted out meanwhile is found alone then.
+        """
         return {job_id: found.stored for job_id, found in find_packed(self.known, ids).items()}
 
     def states(self, ids: Sequence[str], now: float) -> dict[str, str]:
         """Return the states of the jobs with these ids, as people see them; jobs that are gone have none."""
         wanted = {"state": 1, "eligible_at": 1}
         with translated():
+            found = self._packed(ids)
             alone = self.known.find({"_id": {"$in": list(ids)}}, wanted, hint=BY_ID)
-            found = {each["_id"]: each for each in alone}
-            found |= self._packed(each for each in ids if each not in found)
+            found |= {each["_id"]: each for each in alone}
         return {job_id: _shown_state(each, date(now)) for job_id, each in found.items()}
 
     def insert_within(self, session: ClientSession, jobs: Sequence[Job], now: float) -> None:
@@ -507,18 +511,18 @@ class QueueStore:
     def find(self, ids: Sequence[str]) -> dict[str, Found]:
         """Return the jobs that exist under these ids, with their states and results."""
         with translated():
+            packed = self._packed(ids)
             stored = {each["_id"]: each for each in self.known.find({"_id": {"$in": list(ids)}}, FOUND)}
-            packed = self._packed(each for each in ids if each not in stored)
-        stored |= {each: {**pack, "result_size": 0} for each, pack in packed.items()}
+        stored = {each: {**pack, "result_size": 0} for each, pack in packed.items()} | stored
         return {job_id: found(each) for job_id, each in stored.items() if each.get("state") in _STATES}
 
     def is_pushed_by(self, principal: str, job_id: str) -> bool:
         """Return True if there is a job of this id, and it is this principal's."""
         with translated():
-            own = {"_id": job_id, "pushed_by": principal}
-            if self.jobs.find_one(own, {"_id": 1}, hint=BY_ID) is not None:
+            if any(pack.get("pushed_by") == principal for pack in self._packed([job_id]).values()):
                 return True
-            return any(pack.get("pushed_by") == principal for pack in self._packed([job_id]).values())
+            own = {"_id": job_id, "pushed_by": principal}
+            return self.jobs.find_one(own, {"_id": 1}, hint=BY_ID) is not None
 
     def result(self, job_id: str) -> bytes | None:
         """Return the result of a job, however large; None: the job is missing."""
