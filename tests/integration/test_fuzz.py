@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import subprocess
 import sys
@@ -82,14 +83,24 @@ def test_a_foreseen_error_is_none() -> None:
 @pytest.mark.full
 def test_a_run_by_hand_counts_its_cases_and_replays_one(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fuzz.run", "--target", "keys"]
-    here = Path(__file__).parents[2] / "tools"
+    root = Path(__file__).parents[2]
+    paths = [str(root / "tools"), str(root / "tests"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
 
     ran = subprocess.run(
-        [*command, "--cases", "50", "--without-atheris"], cwd=here, capture_output=True, text=True, check=True
+        [*command, "--cases", "50", "--without-atheris"],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     (tmp_path / "case").write_bytes(b"rq!Y[")
     replayed = subprocess.run(
-        [*command, "--replay", str(tmp_path / "case")], cwd=here, capture_output=True, text=True, check=True
+        [*command, "--replay", str(tmp_path / "case")],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=True,
     )
 
     assert "50 cases in" in ran.stdout

@@ -28,7 +28,7 @@ def unworked(subject: Subject) -> Iterator[Finding]:
         yield warning(
             f"queue {row['name']} has {row[State.READY]} ready jobs, and no workers{only_here}",
             f"the oldest waits for {_age(row):.0f} s",
-            f"start a worker of it, or see why it does not connect: sluicemq workers {row['name']}",
+            f"start a worker of it, or see why it does not connect: sluicemq workers list {row['name']}",
         )
     # Seconds for which a job may be ready.
     slow = [row for row in rows if row[State.READY] and row[Gauge.WORKERS] and _age(row) > 300.0]
