@@ -50,10 +50,15 @@ def failure_of(error: BaseException, began: float) -> Failure:
 
 
 def _text(error: BaseException) -> str:
-    """Return the traceback, without the frames of this library that lead to the handler."""
+    """Return the traceback, without the frames of this library that lead to the handler.
+
+    Empty if there are no others: a command of ``sluicemq work --exec`` has failed.
+    """
     frames = error.__traceback__
-    while frames is not None and frames.tb_next and frames.tb_frame.f_code.co_filename.startswith(_OWN):
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_OWN):
         frames = frames.tb_next
+    if frames is None and error.__traceback__:
+        return ""
     try:
         lines = traceback.TracebackException(
             type(error), error, frames, limit=-_MOST_FRAMES, capture_locals=False, compact=True
@@ -98,7 +103,7 @@ class FailureLog:
         then = "it is dead" if last else "it comes again"
         line = "job %s of queue %s failed in attempt %d%s, %s: %s"
         args = (job.id, job.queue, job.attempt, of, then, said(error, named=True))
-        if self._shows(failure, now, last=last):
+        if failure.traceback and self._shows(failure, now, last=last):
             log.warning(line + "\n%s", *args, failure.traceback)
         else:
             log.warning(line, *args)
