@@ -57,6 +57,7 @@ VERBS: dict[bytes, Entry] = {
     wire.HISTORY: Entry(("queue", "large", None, "hours")),
     wire.COUNTERS: Entry(()),
     wire.WORKERS: Entry((None,)),
+    wire.ENDS: Entry(("large", None, 1000)),
     wire.WORKER: Entry(("quiet", "nobody")),
     wire.STUCK: Entry(([],)),
     wire.KINDS: Entry((None,)),

@@ -64,7 +64,7 @@ WANTED: dict[str, Action | None] = {
     f"{BASE}/operations/{{task_id}}/cancel": Action.MANAGE,
     **dict.fromkeys(
         [
-            *(QUEUE, f"{QUEUE}/settings", f"{QUEUE}/jobs", JOB, f"{JOB}/payload"),
+            *(QUEUE, f"{QUEUE}/settings", f"{QUEUE}/jobs", f"{QUEUE}/ended", JOB, f"{JOB}/payload"),
             *(f"{QUEUE}/dead-letters", f"{QUEUE}/dead-letters/count", f"{QUEUE}/dead-letters/reasons"),
             *(f"{BASE}/history/{{subject}}/{{name}}", f"{BASE}/series/{{subject}}/{{name}}"),
         ],

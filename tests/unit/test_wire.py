@@ -193,6 +193,11 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
         b"STOP",
         "9200 a46d61696c",
     ),
+    "ends": (
+        (wire.ENDS, 27, "mail", None, 10),
+        b"ENDS",
+        "941b a46d61696c c0 0a",
+    ),
     "worker": (
         (wire.WORKER, 27, "quiet", "mailer"),
         b"WORKER",

@@ -11,7 +11,7 @@ from typing import Any, Final
 from sluicemq.protocol.errors import BadFramesError, NotFoundError
 from sluicemq.protocol.options import OPTIONS
 from sluicemq.protocol.permissions import Action
-from sluicemq.protocol.rows import JobPage, JobRow, from_document
+from sluicemq.protocol.rows import EndRow, JobPage, JobRow, from_document
 from sluicemq.protocol.rules import whole
 from sluicemq_broker.context import Context
 from sluicemq_broker.queue import Queue, check_headers
@@ -70,6 +70,12 @@ class JobAdmin:
         defaults = {key: getattr(queue.settings, key) for key in ("max_attempts", "visibility_timeout")}
         worker = queue.deliveries.worker_with(job_id)
         return from_document(JobRow, {**defaults, **shown, **({"worker": worker.name} if worker else {})})
+
+    def ended(self, name: str, job_id: str | None, limit: int) -> list[EndRow]:
+        """Return how a job ended at this broker, or the latest ends of the queue; asks MongoDB nothing."""
+        if not 1 <= limit <= _MOST_PEEKED:
+            raise BadFramesError(f"limit {limit} is not from 1 to {_MOST_PEEKED}")
+        return self._queues.get(name).ends(job_id, limit)
 
     def page(self, name: str, state: str, limit: int, after: str | None) -> JobPage:
         """Return jobs of a state behind a cursor, without their payloads."""

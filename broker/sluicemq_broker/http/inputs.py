@@ -56,6 +56,13 @@ class JobQuery(Struct, frozen=True):
     payload: Annotated[int, Meta(ge=0, description="bytes that are enough")] | None = None
 
 
+class EndsQuery(Struct, frozen=True):
+    """One job by its id, or the latest ones."""
+
+    id: str | None = None
+    limit: Limit = 20
+
+
 class DeadQuery(Struct, frozen=True):
     """Dead letters, chosen by why and when they died."""
 

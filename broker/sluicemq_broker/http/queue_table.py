@@ -10,6 +10,7 @@ from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.rows import (
     BacklogRow,
     CountRow,
+    EndsRow,
     ErrorsRow,
     JobPage,
     JobRow,
@@ -36,6 +37,7 @@ from sluicemq_broker.http.inputs import (
     DeadBody,
     DeadPageQuery,
     DeadQuery,
+    EndsQuery,
     JobQuery,
     JobsQuery,
     KeysBody,
@@ -60,6 +62,10 @@ def _queues(of: Sources, call: Call) -> QueuePage:
     if call.query == View():
         return QueuePage(queues=tuple(visible_in_turns(call.caller, of.admin.queues.kept())))
     return of.snapshots.latest().of(call.caller).page(call.query)
+
+
+def _ended(of: Sources, call: Call, queue: str) -> EndsRow:
+    return EndsRow(ends=tuple(of.admin.jobs.ended(queue, call.query.id, call.query.limit)))
 
 
 def _errors(of: Sources, call: Call) -> ErrorsRow:
@@ -193,6 +199,10 @@ JOBS: Final = (
     Route(
         _GET, f"{_JOB}/payload", "jobs.payload", "A job's payload as it was pushed, as a file", _READS,
         Any, writes=True, do=_serve_payload, media="application/octet-stream",
+    ),
+    Route(
+        _GET, f"{_QUEUE}/ended", "jobs.ended", "How jobs ended at this broker, the last first",
+        _READS, EndsRow, do=_ended, query=EndsQuery,
     ),
     Route(_POST, f"{_JOB}/promote", "jobs.promote", "Make a delayed job due now", _MANAGES, None,
           do=lambda of, _call, queue, job_id: of.admin.jobs.promote(queue, job_id), act="promote"),

@@ -13,6 +13,7 @@ from sluicemq_broker.bus import BusKind
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.core import QueueCore
 from sluicemq_broker.queue.decisions import AwaitChildren, Commit, PassOn, Settled
+from sluicemq_broker.queue.ends import Ends
 from sluicemq_broker.queue.groups import Groups
 from sluicemq_broker.queue.other_queues import OtherQueues
 from sluicemq_broker.queue.result_waiters import ResultWaiters
@@ -30,6 +31,7 @@ class Endings:
         self._others = others
         # Jobs whose time is over, in one statement.
         self._over: Batcher[str] = Batcher(self._expire, size=1000)
+        self.ends = Ends()
         self._deaths = 0  # at the last call of take_deaths
 
     @property
@@ -47,6 +49,7 @@ class Endings:
             self._core.events.emit(count, now, map(_about, settled))
         if count is Count.FANNED_OUT:
             return  # the job goes on when its children are done
+        self.ends.ended(count, settled, now, self._core.timer.now())
         jobs = [each.delivery.job for each in settled]
         self._groups.may_advance(jobs)
         self._notify_if_wanted(jobs)
@@ -142,6 +145,7 @@ class Endings:
         self._core.events.emit(
             Count.EXPIRED, self._core.clock.now(), ({"job": job_id} for job_id in expired.ids)
         )
+        self.ends.note(Count.EXPIRED, expired.ids, self._core.clock.now())
         self._waiters.expired(expired.ids)
         self._groups.freed(expired.groups)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import CancelledError, NotFoundError, UnavailableError
-from sluicemq.protocol.rows import WorkerRow
+from sluicemq.protocol.rows import EndRow, WorkerRow
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.context import Context
@@ -289,7 +289,9 @@ class Queue:
         self._notify_brokers(BusKind.CANCELLED, 0)
         if group is not None:
             self.groups.freed([group])
-        self.events.emit(Count.CANCELLED, self.clock.now(), [{"job": job_id}])
+        now = self.clock.now()
+        self.endings.ends.note(Count.CANCELLED, [job_id], now)
+        self.events.emit(Count.CANCELLED, now, [{"job": job_id}])
         self.results.failed(job_id, CancelledError(f"job {job_id!r} was cancelled"))
 
     def look_for_cancelled(self) -> None:
@@ -304,6 +306,10 @@ class Queue:
         for start in range(0, len(ids), _LOOKED_AT):
             some = ids[start : start + _LOOKED_AT]
             self.settling.cancelled(self._core.retry.run(partial(self.store.missing, some)))
+
+    def ends(self, job_id: str | None, limit: int) -> list[EndRow]:
+        """Return how a job has ended here, or the latest ends, as far as they are remembered."""
+        return self.endings.ends.find(job_id, limit)
 
     # ----------------------------------------------------------------- pauses
 

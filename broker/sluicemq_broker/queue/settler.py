@@ -297,10 +297,15 @@ class Settler:
 
     def _time_kinds(self, settled: Iterable[Settled[Any]], now: float, at: float) -> None:
         """Record by kind how long these jobs have waited, and were at their workers."""
-        for delivery in [each.delivery for each in settled if each.delivery.job.kind]:
-            job, worked = delivery.job, at - delivery.handed_at
+        kinds: dict[str, list[Delivery]] = {}
+        for each in settled:
+            if (kind := each.delivery.job.kind) is not None:
+                kinds.setdefault(kind, []).append(each.delivery)
+        for kind, these in kinds.items():
+            worked = [at - each.handed_at for each in these]
             # The number of a job is the microsecond in which it was accepted.
-            self._core.counters.kinds.took(job.kind or "", now - worked - job.seq / 1e6, worked)
+            waited = now * len(these) - sum(worked) - sum([each.job.seq for each in these]) / 1e6
+            self._core.counters.kinds.took(kind, waited, worked)
 
     def _note_attempts(self, settled: Iterable[Settled[Return]]) -> None:
         """Note when and where these attempts were made."""

@@ -119,13 +119,13 @@ class Kinds:
             if kind:
                 self.of(kind).values[count] += number
 
-    def took(self, kind: str, waited: float, worked: float) -> None:
-        """Record the seconds that a job of a kind has waited for a worker, and has been there."""
+    def took(self, kind: str, waited: float, worked: Sequence[float]) -> None:
+        """Record how long jobs of a kind have waited, all together, and how long each was at its worker."""
         found = self.of(kind)
-        found.worked.observe(max(0.0, worked))
-        found.values[Count.DELIVERED] += 1
+        found.worked.observe_all(worked)
+        found.values[Count.DELIVERED] += len(worked)
         found.values[Count.WAITED] += max(0, int(waited * 1000))
-        found.values[Count.WORKED] += max(0, int(worked * 1000))
+        found.values[Count.WORKED] += int(sum(worked) * 1000)
 
     def tick(self, now: float) -> None:
         """Remember the counts for the rates; called every second or so. ``now`` is monotonic."""

@@ -180,6 +180,7 @@ class Jobs(_Namespace):
 
     list = Awaited(jobs.Jobs.list)
     get = Awaited(jobs.Jobs.get)
+    ended = Awaited(jobs.Jobs.ended)
     change = Awaited(jobs.Jobs.change)
     promote = Awaited(jobs.Jobs.promote)
     cancel = Awaited(jobs.Jobs.cancel)

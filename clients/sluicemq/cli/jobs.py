@@ -77,6 +77,36 @@ def cancel(
 
 @jobs.command()
 @click.argument("queue")
+@click.argument("id", required=False)
+@click.option("--limit", type=click.IntRange(1, 1000), default=10, show_default=True, metavar="N")
+@click.pass_obj
+def ended(invocation: Invocation, queue: str, id: str | None, limit: int) -> None:  # noqa: A002
+    """Show how the latest jobs of a QUEUE ended, or the one with this ID, as the broker remembers."""
+    with invocation.client() as client:
+        found = client.sent.jobs.ended(queue, id, limit)
+    if invocation.as_json:
+        invocation.json({"queue": queue, "ends": found})
+    elif found:
+        invocation.table("", [_end_row(each, time()) for each in found])
+    else:
+        invocation.note(f"the broker remembers no end of {id or 'any job'} in {queue}")
+
+
+def _end_row(end: Mapping[str, Any], now: float) -> dict[str, Any]:
+    seconds = end.get("seconds")
+    return {
+        "id": end["id"],
+        "end": end["end"],
+        "ago": span(now - end["at"]),
+        "took": None if seconds is None else took(seconds),
+        "attempt": end.get("attempt"),
+        "worker": end.get("worker"),
+        "kind": end.get("kind"),
+    }
+
+
+@jobs.command()
+@click.argument("queue")
 @click.argument("id")
 @click.pass_obj
 def promote(invocation: Invocation, queue: str, id: str) -> None:  # noqa: A002

@@ -12,7 +12,7 @@ from sluicemq.namespaces.words import StateWord
 from sluicemq.protocol import wire
 from sluicemq.protocol.durations import Duration, in_seconds
 from sluicemq.protocol.enums import JobState
-from sluicemq.protocol.rows import JobRow
+from sluicemq.protocol.rows import EndRow, JobRow
 from sluicemq.steps import Ask, Steps
 from sluicemq.transport.job_fetch import pop_jobs
 
@@ -48,6 +48,19 @@ class Jobs(Namespace):
         Raises :class:`~sluicemq.NotFoundError`.
         """
         return self._calls.read(JobRow, wire.SHOW, queue, id)
+
+    def ended(
+        self,
+        queue: str,
+        id: str | None = None,  # noqa: A002
+        limit: int = 10,
+    ) -> builtins.list[EndRow]:
+        """Return how one job ended, or the latest ends of a queue, as this broker remembers them.
+
+        It remembers the last 500 of a queue or more, fewer where there are many queues, until it stops; also
+        of jobs that are stored no longer. An empty list: it does not know.
+        """
+        return self._calls.read(builtins.list[EndRow], wire.ENDS, queue, id, limit)
 
     def change(
         self,

@@ -45,6 +45,7 @@ _TABLE: Final[dict[str, _Rows]] = {
     "jobs": (
         ("list", "PEEK", "list"),
         ("get", "SHOW", "show"),
+        ("ended", "ENDS", "ended"),
         ("change", "CHANGE", "change"),
         ("promote", "PROMOTE", "promote"),
         ("cancel", "CANCEL", "cancel"),

@@ -69,6 +69,8 @@ From the client::
                                                            which it waits, too
     SHOW    [n, queue, id]                              -> {id, state, payload, errors, ...}
                                                            whole; times are Unix seconds
+    ENDS    [n, queue, id|nil, limit]                   -> [{id, end, at, ...}, ...]  how jobs ended at this
+                                                           broker, as it remembers: one, or the latest
     PROMOTE [n, queue, id]                              -> nil     a delayed job is due now
     CHANGE  [n, queue, id, {priority?, delay?}]         -> nil     a job that waits; delay: from now
     REDRIVE [n, queue, {ids?, reason?, limit?, since?, until?}, to|nil, wait]
@@ -247,6 +249,7 @@ REDRIVE: Final = b"REDRIVE"
 DISCARD: Final = b"DISCARD"
 DEAD: Final = b"DEAD"
 ERRORS: Final = b"ERRORS"
+ENDS: Final = b"ENDS"
 PUBLISH: Final = b"PUBLISH"
 READ: Final = b"READ"
 STREAMS: Final = b"STREAMS"
@@ -398,7 +401,7 @@ LOOKS: Final = frozenset(
             RESULT,
             PING,
         ),
-        *(READ, STREAMS, STREAM, SUBS, AUDIT, BROKERS, DEAD, ERRORS),
+        *(READ, STREAMS, STREAM, SUBS, AUDIT, BROKERS, DEAD, ERRORS, ENDS),
     )
 )
 

@@ -175,6 +175,7 @@ ADMIN_VERBS: Final[dict[bytes, AdminVerb]] = {
         optional=(dict | None,), weigh=JobAdmin.weigh_peek
     ),
     wire.SHOW: _reads("admin.jobs", JobAdmin.show, _READ, str, str)._replace(weigh=JobAdmin.weigh_show),
+    wire.ENDS: _reads("admin.jobs", JobAdmin.ended, _READ, str, str | None, int),
     wire.CANCEL: AdminVerb(_session, _cancel, _OF_CANCEL, (str, str), (dict | None,)),
     wire.PROMOTE: _changes("admin.jobs", JobAdmin.promote, _MANAGE, str, str),
     wire.CHANGE: _changes("admin.jobs", JobAdmin.change, _MANAGE, str, str, dict),

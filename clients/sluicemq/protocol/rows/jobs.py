@@ -145,6 +145,27 @@ class JobPage(Row, frozen=True, kw_only=True):
     next: str | None
 
 
+class EndRow(Row, frozen=True, kw_only=True):
+    """How a job ended at this broker: ``committed``, ``forwarded``, ``cancelled`` or ``expired``.
+
+    ``seconds``: how long its last ``worker`` had it. None: not known, or no worker had it.
+    """
+
+    id: str
+    end: str
+    at: float
+    worker: str | None = None
+    attempt: int | None = None
+    seconds: float | None = None
+    kind: str | None = None
+
+
+class EndsRow(Row, frozen=True, kw_only=True):
+    """Ends of jobs of a queue, the last first."""
+
+    ends: tuple[EndRow, ...]
+
+
 class CountRow(Row, frozen=True, kw_only=True):
     """A count; ``exact``: it is no estimate."""
 
