@@ -469,7 +469,8 @@ def test_no_page_is_wider_than_its_window_and_all_that_can_be_used_has_a_name(
     screen: dict[str, Any] = {"viewport": {"width": width, "height": 800}, "color_scheme": scheme}
     dashboard = Dashboard(browser, shared_broker.process.http, jobs.queue, **screen)
     job = f"queues/{jobs.queue}/jobs/{'long-id-' * 15}"
-    for place in (*PAGES, f"queues/{jobs.queue}?state=dead", f"dead?queue={jobs.queue}", job):
+    pages = (*PAGES, f"queues/{jobs.queue}?state=dead", f"dead?queue={jobs.queue}", job)
+    for place in (*pages, "schedules/heartbeat-of-a-shop", "streams/shop"):
         page = dashboard.show(place)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, place
         cut = page.evaluate(

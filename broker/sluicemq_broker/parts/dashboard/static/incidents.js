@@ -22,6 +22,7 @@ const KINDS = {
   dead_removed: ["warn", "Dead letters removed", ({ figures }) => `${plural(figures.count, "dead letter", "dead letters")} went: older than dead_retention, or more than max_dead`],
   refused: ["warn", "Pushes refused", ({ figures }) => plural(figures.count, "job was not taken", "jobs were not taken")],
   timed_out: ["warn", "Timed out", ({ figures }) => `${plural(figures.count, "delivery", "deliveries")} without an answer in time`],
+  stuck: ["bad", "Worker stuck", ({ figures }) => `${figures.said || plural(figures.count, "worker", "workers")}`],
   paused: ["warn", "Paused", ({ figures }) => `${figures.what}`],
   resumed: ["", "Resumed", ({ figures }) => `${figures.what}`],
   disagree: ["warn", "Brokers differ", ({ figures }) => `${figures.said}`],

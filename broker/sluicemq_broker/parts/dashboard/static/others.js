@@ -41,9 +41,26 @@ function workerColumns(withQueue) {
     { title: "Door", more: true, cell: (row) => row.door, by: (row) => row.door },
     { title: "Connected", more: true, cell: (row) => ({ text: span(row.connected), title: time(Date.now() / 1000 - row.connected) }), by: (row) => row.connected },
     { title: "Busy", num: true, cell: (row) => (row.in_flight ? bar(row.in_flight / row.prefetch, `${count(row.in_flight)} of ${count(row.prefetch)}`, "") : { text: `0 of ${count(row.prefetch)}`, tone: "zero" }), by: (row) => row.in_flight / row.prefetch },
-    { title: "Working on", kind: "grow", more: true, cell: (row) => h("span", {}, row.jobs.slice(0, 3).map((job, at) => [at ? ", " : "", h("a", { href: jobAddress(row.queue, job.id), class: "mono" }, job.id), ` for ${span(job.seconds)}`]), row.in_flight > 3 ? ` and ${count(row.in_flight - 3)} more` : ""), by: (row) => Math.max(0, ...row.jobs.map((job) => job.seconds)) },
-    { title: "Overdue", num: true, cell: (row) => ({ text: count(row.overdue), tone: row.overdue ? "warn" : "zero" }), by: (row) => row.overdue },
+    { title: "Working on", kind: "grow", more: true, cell: (row) => h("span", {}, row.jobs.slice(0, 3).map((job, at) => [at ? ", " : "", h("a", { href: jobAddress(row.queue, job.id), class: "mono" }, job.id), `${job.kind ? ` ${job.kind}` : ""} for ${span(job.seconds)}`]), row.in_flight > 3 ? ` and ${count(row.in_flight - 3)} more` : ""), by: (row) => Math.max(0, ...row.jobs.map((job) => job.seconds)) },
+    { title: "Overdue", num: true, more: true, cell: (row) => ({ text: count(row.overdue), tone: row.overdue ? "warn" : "zero" }), by: (row) => row.overdue },
+    { title: "State", kind: "short", cell: state, by: (row) => (row.stuck?.length || 0) * 2 + Number(row.quiet || false) },
+    withQueue && { title: "", hidden: "Actions", kind: "how", cell: (row) => (row.broker ? "" : orders(row)) },
   ];
+}
+
+/** A stuck worker goes on with jobs that are no longer its own, so it takes no others. */
+function state(row) {
+  const [first] = row.stuck || [];
+  if (first) return { text: `stuck with ${first.id} for ${span(first.seconds)}`, title: "its handler has not ended: stop the worker, and start it again", tone: "bad" };
+  return row.quiet ? { text: "quiet: gets no more jobs", tone: "warn" } : { text: "works", tone: "zero" };
+}
+
+/** Give a worker no more jobs, or end it; all of its name at this broker. */
+function orders(row) {
+  const make = (words, verb, text, danger) => button(words, { on: row.queue, danger, label: `${words} ${row.name}`, ask: () => ({ title: `${words} ${row.name}?`, text, yes: words, danger, after: () => `${row.name}: done` }), order: () => post(`/workers/${verb}`, { name: row.name }) });
+  return h("span", { class: "acts" },
+    row.quiet ? null : make("Quiet", "quiet", "All workers of this name here get no more jobs until they connect again; what they have goes on.", false),
+    make("Stop", "stop", "All workers of this name here get no more jobs, end what they have, and then end themselves.", true));
 }
 
 const workerKey = (row) => `${row.broker} ${row.queue} ${row.name} ${row.door} ${row.number}`;

@@ -56,7 +56,7 @@ function edit(words, { schedule = null, payload = "" }, done) {
   options.value = Object.keys(row.options).length ? JSON.stringify(row.options) : "";
   return button(words, {
     on: schedule ? row.queue : null, done,
-    ask: () => ({ title: schedule ? `Change ${row.name}` : "Add a schedule", yes: schedule ? "Change it" : "Add it", body: [
+    ask: () => ({ title: schedule ? `Change ${row.name}` : "Add a schedule", yes: schedule ? "Change it" : "Add it", text: row.from_configuration ? "It comes from a file, whose values are back when the broker starts again." : "", body: [
       h("div", { class: "grid" }, field("Name", fields.name), field("Queue", fields.queue)),
       h("div", { class: "grid" }, field("Cron", fields.cron, "minute hour day month weekday"), field("Time zone", fields.timezone), field("Or every, seconds", fields.every, "leave Cron empty")),
       field("Missed runs", fields.misfire), field("Payload", content, "text, such as JSON"), field("Options of its jobs", options, 'JSON, such as {"priority": 5}'),
