@@ -187,7 +187,7 @@ class Claim:
 
     def statements_of_end(self, job: ClaimedJob, size: int) -> bytes:
         """Ask how one job ends within a transaction."""
-        answer: bytes = self._questioned([job], wire.COMMIT_IN, job.receipt, size)
+        answer: bytes = self._questioned([job], wire.COMMITIN, job.receipt, size)
         return answer
 
     def send_progress(self, job: Job, progress: list[Any]) -> None:

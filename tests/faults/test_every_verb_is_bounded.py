@@ -47,7 +47,7 @@ VERBS: dict[bytes, Entry] = {
     wire.SETTLE: Entry(([[b"none", wire.COMMIT, None, None]],)),
     wire.EXTEND: Entry(([b"none"], 1.0)),
     wire.PROGRESS: Entry(([[b"none", 1, 2, "note"]],)),
-    wire.COMMIT_IN: Entry((b"none", 0)),
+    wire.COMMITIN: Entry((b"none", 0)),
     wire.RESULT: Entry(("large", "done", 0.0)),
     wire.PING: Entry((True,)),
     wire.BYE: Entry(()),

@@ -269,9 +269,9 @@ def test_what_is_no_transaction_of_the_brokers_mongodb_is_refused(jobs: OwnQueue
 def test_the_answer_is_for_who_has_the_job(jobs: OwnQueue) -> None:
     jobs.push(id="held")
     worker, (receipt, *_) = jobs.stranger()
-    statements = decode(worker.ask(wire.COMMIT_IN, receipt, 0).fields[0])["statements"]
+    statements = decode(worker.ask(wire.COMMITIN, receipt, 0).fields[0])["statements"]
     assert [each["collection"] for each in statements] == [jobs.collection.name]
     other = jobs.broker.smq()
-    assert other.ask(wire.COMMIT_IN, receipt, 0).fields[0] == "LEASE_LOST"
+    assert other.ask(wire.COMMITIN, receipt, 0).fields[0] == "LEASE_LOST"
     for wrong in ((receipt, -1), (receipt,), ("text", 0), (receipt, 2**40)):
-        assert worker.ask(wire.COMMIT_IN, *wrong).verb == wire.ERROR
+        assert worker.ask(wire.COMMITIN, *wrong).verb == wire.ERROR

@@ -129,7 +129,7 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
         "9206 92 94 c40172 03 0a a470616765 94 c40173 cb3fe0000000000000 c0 c0",
     ),
     "commit in": (
-        (wire.COMMIT_IN, 6, b"r", 2),
+        (wire.COMMITIN, 6, b"r", 2),
         b"COMMITIN",
         "9306 c40172 02",
     ),

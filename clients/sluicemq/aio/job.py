@@ -64,7 +64,7 @@ class Job(job.Job):
             return self._statements_of_end(size)
         with source.asking_about(self, "ended"):
             answer: bytes = await ask(
-                source._questions, wire.COMMIT_IN, self.receipt, size, timeout=EXTEND_TIMEOUT, repeat=False
+                source._questions, wire.COMMITIN, self.receipt, size, timeout=EXTEND_TIMEOUT, repeat=False
             )
             return answer
 

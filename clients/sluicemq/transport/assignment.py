@@ -241,7 +241,7 @@ class Assignment:
         """Ask how a job ends within a transaction, for :meth:`Job.commit_in`."""
         with self.asking_about(job, "ended"):
             answer: bytes = self._questions.ask(
-                wire.COMMIT_IN, job.receipt, size, timeout=EXTEND_TIMEOUT, repeat=False
+                wire.COMMITIN, job.receipt, size, timeout=EXTEND_TIMEOUT, repeat=False
             )
             return answer
 

@@ -452,7 +452,7 @@ VERBS: Final[Verbs] = {
     ),
     wire.EXTEND: SessionVerb(lambda session, *request: session.verdicts.extend(*request), NOTHING),
     wire.PROGRESS: SessionVerb(lambda session, *request: session.verdicts.progress(*request), NOTHING),
-    wire.COMMIT_IN: SessionVerb(lambda session, *request: session.verdicts.commit_in(*request), NOTHING),
+    wire.COMMITIN: SessionVerb(lambda session, *request: session.verdicts.commit_in(*request), NOTHING),
     wire.STUCK: SessionVerb(lambda session, *request: session.assignments.note_stuck(*request), NOTHING),
     wire.RESULT: SessionVerb(Session.ask_for_result, Needs(Action.READ, 0, own=True), reads=True),
     wire.PING: SessionVerb(Session.ping, NOTHING, reads=True),
