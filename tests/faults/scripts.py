@@ -33,7 +33,8 @@ from sluicemq import (
     Worker,
     outbox,
 )
-from sluicemq_broker.store import FairOrder
+from sluicemq_broker.job import Job
+from sluicemq_broker.store import FairOrder, QueueDefaults, QueueStore
 from sluicemq_broker.store.jobs.index_models import SLOTS
 
 #: Of both brokers.
@@ -50,6 +51,7 @@ CONFIG: Final[Mapping[str, Any]] = {
         "next": {},
         "ones": {},
         "doomed": {"max_losses": 1},
+        "packed": {"pack": True},
     },
 }
 #: Of A alone: a broker that holds a route lets no other have it.
@@ -882,6 +884,34 @@ def in_transactions(hand: Hand) -> None:
 
 
 #: A broker is killed at a failpoint in the first script that meets it.
+def packing_before(hand: Hand) -> None:
+    """A pack of 40 jobs, and a later one."""
+    store = QueueStore(hand.documents, "queue.packed", QueueDefaults(packs=True))
+    for first in (0, 100):
+        jobs = [Job(f"{0:012x}{hand.run}0000{first + n:08x}", b"x") for n in range(40)]
+        for job in jobs:
+            job.accept(int(time.time() * 1e6) + int(job.id[-8:], 16), time.time())
+            hand.book.perhaps(job.id, "worked packed")
+        store.form_packs(jobs)
+        store.push(jobs, time.time())
+
+
+def packing(hand: Hand) -> None:
+    jobs = sorted(hand.take("packed", 40), key=lambda job: job.id)
+    hand.commit(*jobs[:3])
+    hand.book.rolled_back.add(jobs[3].id)
+    jobs[3].rollback("not now")
+    with hand.fate([jobs[4].id], "dead packed"):
+        jobs[4].reject("never")
+    hand.commit(*jobs[5:])
+    ready = [jobs[3].id, *(each for each in hand.book.fates if int(each[-8:], 16) >= 100)]
+    with hand.fate([ready[1]], ENDED):
+        hand.client.jobs.cancel("packed", ready[1])
+    for each in ready:
+        hand.book.perhaps(each, ENDED)
+    hand.client.queues.purge("packed").result()
+
+
 SCENARIOS: Final[Mapping[str, Scenario]] = {
     "starting": Scenario(starting),
     "pushing": Scenario(pushing),
@@ -900,6 +930,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "long_deletion": Scenario(deleting, waits="queues.put_aside.before=wait:1"),
     "redriving": Scenario(redriving),
     "deleting_children": Scenario(deleting_children, alone=True),
+    "packing": Scenario(packing, packing_before),
     "pausing": Scenario(pausing),
     "auditing": Scenario(auditing),
     "scheduling": Scenario(scheduling, alone=True),
