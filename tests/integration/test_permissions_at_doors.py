@@ -262,6 +262,8 @@ EFFECTS: dict[bytes, Callable[[Many, str], tuple[Any, ...]]] = {
 }
 #: Permissions that need another caller than this one, and verbs whose effects are walked below.
 ELSEWHERE = {(wire.PUSH, Action.READ), (wire.SETTLE, Action.PUSH), (wire.SETTLE, Action.CREATE)}
+#: Verbs whose effects need what they need themselves, on other queues.
+ELSEWHERE |= {(wire.CANCEL, Action.MANAGE), (wire.WORKER, Action.MANAGE)}
 WALKED = [
     (verb, action)
     for verb, needs in NEEDED.items()

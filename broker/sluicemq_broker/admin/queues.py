@@ -92,9 +92,11 @@ class QueueAdmin:
         """
         if action not in (wire.QUIET, wire.END):
             raise BadFramesError(f"a worker is made {wire.QUIET}, or to {wire.END}, not {action[:32]!r}")
+        if not caller.principal.permissions.patterns(Action.MANAGE):
+            authorize(caller, Action.MANAGE)
         theirs = [queue for queue in self._queues if queue.has_worker(name)]
         for queue in theirs:
-            authorize(caller, Action.MANAGE, queue.name)
+            authorize(caller, Action.MANAGE, queue.name, hidden=True)
         return sum([queue.order(name, action) for queue in theirs])
 
     def backlog(self, name: str) -> BacklogRow:

@@ -300,7 +300,7 @@ class _Escaping(logging.Formatter):
 def _log_to_stderr() -> None:
     """Log lost connections and late verdicts to stderr, since this command runs for long."""
     handler = logging.StreamHandler()
-    handler.setFormatter(_Escaping("sluicemq: %(message)s"))
+    handler.setFormatter(_Escaping("%(asctime)s %(levelname)s sluicemq: %(message)s"))
     logging.getLogger("sluicemq").addHandler(handler)
 
 
