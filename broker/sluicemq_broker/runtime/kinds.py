@@ -88,7 +88,8 @@ class CountedKind(NamedTuple):
     def trouble(self) -> tuple[float, int, int]:
         """How many of its jobs fail in a second, how many are dead, how many came."""
         values = self.counters.values
-        return self.counters.rates.of(self.now)[Count.ROLLED_BACK], values[Count.DEAD], values[Count.PUSHED]
+        fails = self.counters.rates.of(self.now)[Count.ROLLED_BACK] if values[Count.ROLLED_BACK] else 0.0
+        return fails, values[Count.DEAD], values[Count.PUSHED]
 
     def row(self) -> KindRow:
         """Describe it."""
