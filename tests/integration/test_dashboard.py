@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import signal
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
@@ -633,4 +635,30 @@ def test_a_broker_that_goes_away_is_told_at_once_and_comes_back_by_itself(
         expect(page.locator("#health")).to_have_attribute("data-health", "bad")
         broker.restart()
         expect(page.locator("#health")).to_have_attribute("data-health", "good")
+        dashboard.context.close()
+
+
+@_full
+def test_words_stand_where_nothing_is_known_while_mongodb_is_away(browser: Browser) -> None:
+    config = {"broker": {"http": "127.0.0.1:0", "history": True}, "devices": []}
+    with BrokerProcess(config=config) as broker:
+        with Producer(endpoint=broker.doors["smq"]) as producer:
+            producer.push("mail", b"job").wait(60)
+        dashboard = Dashboard(browser, broker.http, "")
+        dashboard.show("")
+        os.kill(broker.mongod_pid, signal.SIGSTOP)
+        try:
+            expect(dashboard.page.locator("#health")).to_have_attribute("data-health", "bad")
+            for place in ("queues/mail", ""):
+                page = dashboard.page
+                page.goto(f"http://{broker.http}/#/{place}")
+                page.reload()
+                # Then: what is waited for is named, and no box is empty
+                expect(page.locator(".no-store .loading").first).to_be_visible()
+                expect(page.locator(".plot:empty")).to_have_count(0)
+                expect(page.get_by_text("not known now").first).to_be_visible(timeout=30_000)
+            expect(dashboard.page.locator(".notices")).to_contain_text("MongoDB")
+        finally:
+            os.kill(broker.mongod_pid, signal.SIGCONT)
+        expect(dashboard.page.locator("#health")).to_have_attribute("data-health", "good")
         dashboard.context.close()

@@ -122,6 +122,7 @@ function head(snapshot) {
   if (lamp.dataset.health !== state) lamp.dataset.health = state;
   say(document.getElementById("health-words"), words);
   if (snapshot) {
+    document.body.classList.toggle("no-store", Boolean(snapshot.problems.store)); // what is loading waits for it
     const { counted } = links.get("dead");
     const first = !counted.textContent;
     say(counted, snapshot.totals.dead ? count(snapshot.totals.dead) : "");

@@ -37,7 +37,7 @@ export function charts(subject, name) {
   let incidents = [];
   const happened = incidentList((queue) => `#/queues/${enc(queue)}`);
   const places = CHARTS.map(({ title }) => {
-    const plot = h("div", { class: "plot", role: "img", "aria-label": `${title}: loading.` }, h("p", { class: "small" }, "loading"));
+    const plot = h("div", { class: "plot", role: "img", "aria-label": `${title}: loading.` }, h("p", { class: "small loading" }, "loading"));
     const cut = h("span", { class: "small" });
     return { plot, cut, element: h("div", { class: "chart" }, h("h3", {}, title, " ", cut), plot), chart: null };
   });

@@ -57,7 +57,7 @@ export function table(caption, columns, { key = (row) => row.name, empty = "noth
   const named = columns.findIndex((column) => column.kind === "name");
   const body = h("tbody");
   const list = h("table", { class: "list", hidden: true }, h("caption", {}, caption), h("thead", {}, h("tr", {}, heads)), body);
-  const nothing = h("p", { class: "empty", role: "status" }, "loading");
+  const nothing = h("p", { class: "empty loading", role: "status" }, "loading");
   const known = new Map();
 
   function update(rows) {
@@ -74,13 +74,14 @@ export function table(caption, columns, { key = (row) => row.name, empty = "noth
       if (body.children[place] !== line) body.insertBefore(line, body.children[place] || null);
     });
     for (const id of before) { known.get(id).remove(); known.delete(id); }
+    nothing.classList.remove("loading");
     say(nothing, empty);
     nothing.hidden = rows.length > 0;
     list.hidden = rows.length === 0;
   }
 
   /** Say why there are no rows; rows that are shown stay. */
-  function fail(words) { if (list.hidden) say(nothing, words); }
+  function fail(words) { if (list.hidden) { nothing.classList.remove("loading"); say(nothing, words); } }
 
   function sorted(by, reverse, natural) {
     columns.forEach((column, at) => {
