@@ -16,6 +16,7 @@ from pymongo import MongoClient
 from faults.mongo_messages import Command
 from faults.mongo_proxy import CuttingProxy, Fault, Held, Watched
 from sluicemq import Client, DuplicateError, ExpiredError, Job, Producer, PushReceipt, Retry, Worker
+from sluicemq_broker.store.jobs.packs import opened
 from support.broker_process import BrokerProcess
 from support.ports import tcp
 from support.waiting import wait_until
@@ -116,7 +117,7 @@ class ProxiedQueue:
 
     def stored(self) -> list[bytes]:
         """The payloads in MongoDB."""
-        return sorted(each["payload"] for each in self._jobs.find({}, {"payload": 1}))
+        return sorted(job["payload"] for each in self._jobs.find() for job in opened(each, 0.0))
 
     @contextmanager
     def working(self, *, fail_first: bool = False) -> Iterator[Handled]:
