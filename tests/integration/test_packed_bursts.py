@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
+from threading import Event
 from typing import Any
 
 import pytest
@@ -15,13 +16,12 @@ from support.own_queue import OwnQueue, own_queue
 from support.waiting import wait_until
 
 MANY = 2_000
+PACKED = {"*": {"pack": True, "backoff": "none"}}
 
 
 @pytest.fixture(scope="module")
 def quick(mongo_uri: str) -> Iterator[BrokerUnderTest]:
-    with serving(
-        mongo_uri, [], poll=0.5, lease=2.0, queues={"*": {"pack": True, "backoff": "none"}}
-    ) as broker:
+    with serving(mongo_uri, [], poll=0.5, lease=2.0, queues=PACKED) as broker:
         yield broker
 
 
@@ -101,3 +101,32 @@ def test_a_producer_of_small_messages_packs_nothing(jobs: OwnQueue) -> None:
         for number in range(40):
             producer.push(jobs.queue, b"%d" % number).wait(60)
     assert packs(jobs) == 0
+
+
+def test_of_one_pack_slow_workers_at_two_brokers_have_their_part(
+    mongo_uri: str, quick: BrokerUnderTest
+) -> None:
+    # Given a pack that one broker has claimed, for a worker that has taken one job of it
+    with (
+        serving(
+            mongo_uri, [], database=quick.collection("any").database.name, poll=0.5, lease=2.0, queues=PACKED
+        ) as other,
+        own_queue(quick) as jobs,
+    ):
+        over = Event()
+        here, elsewhere = Event(), Event()
+
+        def wait_as(begun: Event) -> Callable[[Job], None]:
+            return lambda _job: (begun.set(), over.wait(60))[0]
+
+        try:
+            for receipt in jobs.producer.push_many(jobs.queue, payloads(100)):
+                receipt.wait(60)
+            with Worker(jobs.queue, wait_as(here), endpoint=jobs.endpoint, prefetch=1):
+                assert here.wait(60)
+                # When, then
+                with Worker(jobs.queue, wait_as(elsewhere), endpoint=other.doors["smq"], prefetch=1):
+                    assert elsewhere.wait(60), "its worker is idle"
+                    over.set()
+        finally:
+            over.set()
