@@ -254,6 +254,22 @@ def test_a_claim_of_one_takes_its_pack(packs: QueueStore) -> None:
     assert ids(claim(packs, 1, one_first=True).jobs) == ids(jobs)
 
 
+def test_a_queue_of_which_many_jobs_are_lifted_is_not_packed_for_a_while(packs: QueueStore) -> None:
+    def is_packed(first: int) -> bool:
+        jobs = [a_job(f"{0:012x}{1:010x}{first + n:08x}") for n in range(LEAST)]
+        packs.form_packs(jobs)
+        return jobs[0].pack is not None
+
+    for number in range(20):
+        assert is_packed(1000 * number)
+    jobs = pushed(packs, [*made(250, owner=ME), *made(255, first=1000, owner=ME)])
+    packs.roll_back([rolled_back(job) for job in jobs[:500]], NOW)
+    assert is_packed(50_000)
+    packs.roll_back([rolled_back(job) for job in jobs[500:]], NOW)
+    assert not is_packed(51_000)
+    assert [is_packed(52_000 + number) for number in range(3)] == [False, True, True]
+
+
 def test_a_limited_queue_lifts_all_as_not_all_may_begin(packs: QueueStore) -> None:
     jobs = pushed(packs, made(100))
     packs.reconfigure(QueueDefaults(limited=True))

@@ -71,6 +71,8 @@ from sluicemq_broker.store.write_results import Pushed, outcome, refusals
 
 _NONE_SET = QueueDefaults()
 _STATES = frozenset(State)
+#: Jobs that are lifted out of packs before their part of all says that packs are not worthwhile.
+_LIFTED_AT_LEAST = 500
 #: Fields of packs without their jobs.
 _SIZES = dict.fromkeys(("losses", *(each for each in PACK_FIELDS if each != "jobs")), 1)
 
@@ -99,6 +101,7 @@ class QueueStore:
         """Reads its documents as a majority has them: no election takes back what is found."""
         self._notice = notice
         self._prepared = False
+        self._formed = self._lifted = 0.0  # jobs that were put into packs, and taken out one by one
         self.removal_comes = False
         """True while a broker removes the queue."""
         self.removed = False
@@ -217,8 +220,16 @@ class QueueStore:
 
     def form_packs(self, jobs: Sequence[Job]) -> None:
         """Put plain jobs that came in one message, and were accepted, into packs if the queue has them."""
-        if self._defaults.packs:
-            form_packs(jobs, self._defaults)
+        if not self._defaults.packs:
+            return
+        if self._lifted > max(_LIFTED_AT_LEAST, self._formed / 4):
+            self._lifted -= len(jobs) / 8  # packs are tried again after 8 times as many jobs alone
+            return
+        form_packs(jobs, self._defaults)
+        packed = sum(job.pack is not None for job in jobs)
+        if self._formed > 100_000:  # what was long ago counts less
+            self._formed, self._lifted = self._formed / 2, self._lifted / 2
+        self._formed += packed
 
     def insertion(self, jobs: Sequence[Job], now: float, *, repeated: bool = False) -> Insertion:
         """Return a push to be sent until it is answered; its jobs have 16 MiB at most, or it is one job.
@@ -412,6 +423,7 @@ class QueueStore:
         Lost reply: a repetition finds them lifted out.
         """
         if packed := [job for job in jobs if job.pack is not None]:
+            self._lifted += len(packed)
             lift(self.jobs, packed)
 
     def free(self, job_id: str, owner: str, number: int) -> int:
