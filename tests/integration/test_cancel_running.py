@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq import CancelledError, Client, FanOut, Forward, Job, NotFoundError, Producer, Worker, aio
+from sluicemq import App, CancelledError, Client, FanOut, Forward, Job, NotFoundError, Producer, Worker, aio
 from support.broker_process import BrokerProcess, check_balance
 from support.broker_under_test import serving
 from support.waiting import TIMEOUT, wait_until
@@ -136,6 +136,28 @@ def test_a_coroutine_is_cancelled(endpoint: str) -> None:
             return ended
 
     assert asyncio.run(asyncio.wait_for(run(), TIMEOUT))
+
+
+def test_a_task_is_interrupted(endpoint: str) -> None:
+    app, begun, over = App(endpoint=endpoint), threading.Event(), threading.Event()
+    ended: list[str] = []
+
+    @app.task(queue="tasks")
+    def spin() -> None:
+        begun.set()
+        try:
+            while not over.is_set():
+                over.wait(0.005)  # an exception from outside is raised between two of these
+        except CancelledError:
+            ended.append("cancelled")
+            raise
+
+    with Client(endpoint=endpoint) as client, app.worker():
+        receipt = spin.push()
+        assert begun.wait(TIMEOUT)
+        client.jobs.cancel("tasks", receipt.id, running=True)
+        wait_until(lambda: ended == ["cancelled"])
+    app.close()
 
 
 def test_the_children_of_a_parent_go_with_it_where_that_is_wanted(endpoint: str) -> None:
