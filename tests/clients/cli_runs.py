@@ -7,6 +7,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -38,4 +39,13 @@ def run_without(package: str, folder: Path, *arguments: object) -> CompletedProc
     for each in Path(sysconfig.get_path("purelib")).iterdir():
         if each.name.partition("-")[0] != package:  # gevent, and gevent-25.9.1.dist-info
             (folder / each.name).symlink_to(each)
+    for own in (
+        "sluicemq",
+        "sluicemq_broker",
+        "sluicemq_devices",
+        "sluicemq_bench",
+    ):  # or in a tree
+        found = find_spec(own)
+        if own != package and found and found.origin and not (folder / own).exists():
+            (folder / own).symlink_to(Path(found.origin).parent)
     return run_process(folder, *arguments, options=["-S"])

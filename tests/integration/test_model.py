@@ -18,6 +18,7 @@ from pymongo.database import Database
 
 from integration.model_runs import check
 from sluicemq.protocol.errors import (
+    BadHeadersError,
     DuplicateError,
     LeaseLostError,
     NotFoundError,
@@ -287,6 +288,11 @@ class QueueModel(RuleBasedStateMachine):
     @rule(job_id=job_ids, priority=st.integers(0, 2), delay=seconds)
     def change(self, job_id: str, priority: int, delay: int) -> None:
         due = self.now + delay
+        expires = self.known[job_id].expires if self._waits(job_id) else None
+        if expires is not None and due >= expires:
+            with pytest.raises(BadHeadersError, match="would not be due before that"):
+                self.changes.change("mail", job_id, self.now, priority=priority, due=due)
+            return
         if self._waits(job_id):
             self.known[job_id].priority, self.known[job_id].due = priority, due
             self.changes.change("mail", job_id, self.now, priority=priority, due=due)

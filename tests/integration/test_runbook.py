@@ -115,7 +115,7 @@ def jobs(broker: BrokerProcess, queue: str, at: int) -> dict[str, str]:
             for job in claim.jobs:
                 job.reject("no such customer")
         producer.push(queue, b"x", id=delayed, delay=1000).wait(TIMEOUT)
-    return {"dead": dead, "promote": delayed, "show": delayed}
+    return {"dead-letters redrive": dead, "jobs promote": delayed, "jobs show": delayed}
 
 
 @contextmanager
@@ -135,6 +135,6 @@ def held(broker: BrokerProcess, stream: str) -> Iterator[None]:
 
 
 def with_names(command: str, queue: str, ids: dict[str, str]) -> str:
-    word = command.split()[1]
-    names = {"QUEUE": queue, "STREAM": queue, "SUBSCRIPTION": "sums", "NAME": queue, "ID": ids.get(word, "")}
+    verb = " ".join(command.split()[1:3])
+    names = {"QUEUE": queue, "STREAM": queue, "SUBSCRIPTION": "sums", "NAME": queue, "ID": ids.get(verb, "")}
     return re.sub(r"\b(QUEUE|STREAM|SUBSCRIPTION|NAME|ID)\b", lambda found: names[found[1]], command)
