@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
+from pymongo import MongoClient
 
 from sluicemq import (
     App,
+    BadVerbError,
     Client,
     DeadError,
     Job,
@@ -225,6 +227,29 @@ def test_workers_that_are_connected_are_waited_for(memory: MemoryBroker) -> None
                 producer.push("mail", each).wait()
         assert memory.run_pending() == 0
     assert done == [b"1", b"2", b"3"]
+
+
+def test_a_job_in_memory_ends_in_no_transaction(memory: MemoryBroker) -> None:
+    refused: list[str] = []
+
+    def handle(job: Job) -> None:
+        with (  # no statement is sent, so no MongoDB is needed
+            MongoClient[dict[str, object]](connect=False) as mongo,
+            mongo.start_session() as session,
+            session.start_transaction(),
+        ):
+            try:
+                job.commit_in(session)
+            except BadVerbError as error:
+                refused.append(str(error))
+                raise
+
+    with Producer(endpoint=memory.endpoint) as producer:
+        job_id = producer.push("mail", b"").id
+        with Worker("mail", handle, endpoint=memory.endpoint):
+            wait_until(lambda: memory.client.jobs.get("mail", job_id).errors)
+    (said,) = refused
+    assert "no COMMITIN: use a real one, as of the fixture sluicemq_broker" in said
 
 
 def test_due_jobs_that_nobody_takes_are_named(memory: MemoryBroker) -> None:

@@ -98,7 +98,10 @@ class Session:
             return handle(self, number, fields)
         if (of_streams := STREAM_VERBS.get(verb)) is not None:
             return of_streams(self._broker.streams, self, number, fields)
-        raise BadVerbError(f"the broker in memory has no {verb.decode()}: use a real one")
+        words = (
+            f"the broker in memory has no {verb.decode()}: use a real one, as of the fixture sluicemq_broker"
+        )
+        raise BadVerbError(words)
 
     def leave(self, *, died: bool = True) -> None:
         """Take the workers off their queues."""
