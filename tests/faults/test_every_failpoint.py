@@ -43,6 +43,7 @@ WITHOUT: Final = {
     "limits.begin_again": "counters damaged by hand go: tests/integration/test_damaged_documents.py",
     "missing_children*": "reads in a transaction, and writes nothing",
     "packs.mark": "of two commits at once, after a removal that found the pack fuller; as packs.commit",
+    "packs.end_lifted": "of a job that was lifted without an answer, as packs.commit",
     "packs.release": "one update, as jobs.release; it needs a staged pack of which nothing is at a worker",
     "packs.remove": "a pack without jobs stays, and the next claim that finds it removes it",
     "packs.set_aside": "a part of a lift that finds a damaged pack",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from typing import Any
 
 import msgpack
@@ -26,6 +28,7 @@ from sluicemq_broker.store import (
 )
 from sluicemq_broker.store.jobs.packs import LEAST, MOST, form_packs
 from support.jobs import NOW, ChangesAtOnce, a_job, everything, finished, ids
+from support.waiting import TIMEOUT, wait_until
 
 PACKED = QueueDefaults(packs=True)
 
@@ -206,6 +209,43 @@ def test_a_verb_about_one_job_lifts_it_out_and_leaves_the_others(packs: QueueSto
     assert pack["left"] == 89
     assert packs.commit([job for job in jobs[10:] if job is not jobs[70]]) == {}
     assert not [each for each in everything(packs).values() if "left" in each]
+
+
+def test_of_packs_that_others_write_to_all_the_time_each_is_lifted_from_alone(packs: QueueStore) -> None:
+    # Given two packs, to one of which another transaction writes
+    jobs = [*pushed(packs, made(40, owner=ME)), *pushed(packs, made(40, first=100, owner=ME))]
+    client = packs.jobs.database.client
+
+    def aborted() -> int:
+        return int(client.admin.command("serverStatus")["transactions"]["totalAborted"])
+
+    before = aborted()
+    with client.start_session() as session, ThreadPoolExecutor() as threads:
+        session.start_transaction()
+        packs.jobs.update_one({"_id": jobs[0].pack.id}, {"$set": {"kind": "x"}}, session=session)  # type: ignore[union-attr]
+        # When a job of each is lifted, until more conflicts were met than both at once are tried for
+        lifting = threads.submit(packs.lift, [jobs[3], jobs[43]])
+        wait_until(lambda: aborted() > before + 3)
+        session.abort_transaction()
+        lifting.result(TIMEOUT)
+    # Then
+    assert stored_as(packs) == [1, 1, 39, 39]
+    assert packs.commit(jobs) == {}
+    assert stored_as(packs) == []
+
+
+def test_a_commit_ends_a_job_that_a_lift_without_an_answer_has_stored_alone(packs: QueueStore) -> None:
+    jobs = pushed(packs, made(40, owner=ME))
+    for first, last in ((3, 5), (30, 40)):
+        unanswered = [copy(job) for job in jobs[first:last]]
+        pack = copy(jobs[0].pack)
+        for job in unanswered:
+            job.pack_into(pack)
+        packs.lift(unanswered)
+    assert stored_as(packs) == [*[1] * 12, 28]
+    assert packs.commit(jobs[:10]) == {}
+    assert packs.commit(jobs[10:]) == {}
+    assert stored_as(packs) == []
 
 
 def test_the_job_whose_id_its_pack_has_is_lifted_as_any(packs: QueueStore) -> None:

@@ -295,6 +295,12 @@ class Job:
         """Note the pack in which it lies; None: it is stored alone."""
         self.pack = pack
 
+    def leave_pack(self) -> None:
+        """Note that it is stored alone from now on."""
+        if self.pack is not None:
+            self.pack.done |= 1 << self.seq - self.pack.seq
+            self.pack = None
+
     def belong_to(self, principal: str, tenant: str | None) -> None:
         """Set the principal whose job it is, and its tenant, which wins over that of its options."""
         if principal:

@@ -23,6 +23,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from bson.int64 import Int64
@@ -33,10 +35,11 @@ from sluicemq.protocol import msgpack_values
 from sluicemq.protocol.errors import BadFramesError, SluiceError
 from sluicemq_broker.job import Job, Pack, Reservation, State
 from sluicemq_broker.store.errors import applied, translated
+from sluicemq_broker.store.halving import in_halves
 from sluicemq_broker.store.jobs.documents import PACK_FIELDS, QueueDefaults, document, job
 from sluicemq_broker.store.jobs.malformed import aside
 from sluicemq_broker.store.jobs.outcomes import RELEASE, RESERVATION, dead, taken_over, uncertain
-from sluicemq_broker.store.jobs.transactions import transact
+from sluicemq_broker.store.jobs.transactions import Aborted, transact
 from sluicemq_broker.store.set_aside import Unreadable
 from sluicemq_broker.store.values import BY_ID, Document, Jobs
 
@@ -403,6 +406,7 @@ def _not_all(jobs: Jobs, packs: Mapping[Pack, list[Job]], removed: int) -> dict[
     """Look into packs of which not all were written; mark what a removal did not find alone."""
     wanted = {"owner": 1, "hold": 1, **dict.fromkeys(_WORDS, 1)}
     problems: dict[str, SluiceError] = {}
+    ended = _end_lifted(jobs, packs)
     for again in (True, False):
         found = jobs.find({"_id": {"$in": [pack.id for pack in packs]}}, wanted, hint=BY_ID)
         there = {each["_id"]: each for each in found}
@@ -423,7 +427,22 @@ def _not_all(jobs: Jobs, packs: Mapping[Pack, list[Job]], removed: int) -> dict[
             break
         # failpoint packs.mark
         jobs.bulk_write(marks, ordered=False)
-    return problems
+    return {job_id: problem for job_id, problem in problems.items() if job_id not in ended}
+
+
+def _end_lifted(jobs: Jobs, packs: Mapping[Pack, list[Job]]) -> set[str]:
+    """End those jobs that a lift without an answer has stored alone; return their ids."""
+    alone = {
+        "$or": [
+            {**_held(pack, these[0].reservation), "_id": {"$in": [each.id for each in these]}}
+            for pack, these in packs.items()
+        ]
+    }
+    ended = {each["_id"] for each in jobs.find(alone, {"_id": 1})}
+    if ended:
+        # failpoint packs.end_lifted
+        jobs.delete_many(alone)
+    return ended
 
 
 # ------------------------------------------------------------------------------------ release
@@ -450,10 +469,11 @@ def release_packed(jobs: Jobs, released: Sequence[Job]) -> set[Job]:
 
 
 class Lift(NamedTuple):
-    """Jobs that are to be stored alone: the pack as it must be found, and their bits."""
+    """Jobs to be stored alone: the pack as it must be found, and their bits; ``ours``: jobs that we hold."""
 
     which: Document
     bits: int
+    ours: Sequence[Job] = ()
 
 
 def lift(jobs: Jobs, lifted: Sequence[Job]) -> None:
@@ -461,13 +481,11 @@ def lift(jobs: Jobs, lifted: Sequence[Job]) -> None:
 
     Jobs that are not in their packs any more, or not ours, are left to the statement that comes next.
     """
-    packs = _by_pack(lifted)
-    lifts = [Lift(_held(pack, these[0].reservation), _bits(these)) for pack, these in packs.items()]
+    lifts = [
+        Lift(_held(pack, these[0].reservation), _bits(these), these)
+        for pack, these in _by_pack(lifted).items()
+    ]
     lift_out(jobs, lifts, 0.0)  # each of ours is a job
-    for pack, these in packs.items():
-        pack.done |= _bits(these)
-        for each in these:
-            each.pack_into(None)
 
 
 def lift_by_id(jobs: Jobs, job_id: str, state: State, now: float) -> None:
@@ -484,13 +502,20 @@ def lift_by_id(jobs: Jobs, job_id: str, state: State, now: float) -> None:
 
 
 def lift_out(jobs: Jobs, lifts: Sequence[Lift], now: float) -> None:
-    """Take jobs out of their packs, and insert each alone: all packs in one transaction.
+    """Take jobs out of their packs, and insert each alone: many packs in one transaction.
 
-    Lost reply: a repetition finds the bits set, and does nothing. A job whose id another one has by now is
-    not inserted: two can't lie under one id. Raises as :func:`transact`.
+    Commits of other jobs of a pack conflict with it, so after some conflicts it has half as many packs. Lost
+    reply: a repetition finds the bits set, and does nothing. A job whose id another one has by now is not
+    inserted: two can't lie under one id. Raises as :func:`transact`.
     """
-    for at in range(0, len(lifts), _LIFTS_AT_ONCE):
-        _lift_some(jobs, lifts[at : at + _LIFTS_AT_ONCE], now)
+    parts = in_halves(
+        lifts, partial(_lift_some, jobs, now=now), refused=(Aborted,), most=lambda: _LIFTS_AT_ONCE
+    )
+    for part, answer in parts:
+        if isinstance(answer, Exception):
+            raise answer
+        for each in chain.from_iterable(lifted.ours for lifted in part):
+            each.leave_pack()
 
 
 #: Packs of one such transaction: up to 32 MiB of them are read.
