@@ -7,6 +7,7 @@ import sysconfig
 import threading
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from time import monotonic
 from types import FrameType, TracebackType
 from typing import Any, Final, NamedTuple
@@ -97,7 +98,11 @@ class FailureLog:
         self._second, self._in_second = 0, 0
 
     def note(self, job: Any, error: BaseException, failure: Failure, now: float) -> None:
-        """Log a failure; ``now`` is monotonic."""
+        """Log a failure, unless the log itself fails; ``now`` is monotonic."""
+        with suppress(BaseException):  # the job must be given back, whatever a handler of the log does
+            self._log(job, error, failure, now)
+
+    def _log(self, job: Any, error: BaseException, failure: Failure, now: float) -> None:
         last = 0 < job.max_attempts <= job.attempt
         of = f" of {job.max_attempts}" if job.max_attempts else ""
         then = "it is dead" if last else "it comes again"

@@ -164,7 +164,7 @@ def test_who_waits_for_the_result_of_a_cancelled_job_is_told(queue: QueueAtTwoBr
         queue.here.jobs.cancel(queue.name, "asked")
         assert asker.poll(60_000)
         error, text = asker.recv_multipart()
-    assert (error, json.loads(text)["code"]) == (b"ERROR", "NOT_FOUND")
+    assert (error, json.loads(text)["code"]) == (b"ERROR", "CANCELLED")
 
 
 def scheduled(queue: QueueAtTwoBrokers) -> list[dict[str, Any]]:

@@ -128,9 +128,18 @@ EFFECTS = {
     f"{V1}/queues/{{queue}}/settings/set": ("settings", {}),
     f"{V1}/queues/{{queue}}/dead-letters/redrive": ("to", "sms"),
 }
+#: Their other effects depend on what is there: a worker and its queues, children, a schedule, no queue.
+BY_WHAT_IS_THERE = {
+    f"{V1}/workers/quiet",
+    f"{V1}/workers/stop",
+    f"{V1}/queues/{{queue}}/jobs/{{job_id}}/cancel",
+    f"{V1}/queues/{{queue}}/push",
+    f"{V1}/schedules/{{name}}",
+}
 WALKED = [
     (path, action)
     for path in NEEDING
+    if path not in BY_WHAT_IS_THERE
     if (needs := all_needs()[path]) and needs.also
     for action in (needs.action, *(each.action for each in needs.also))
 ]

@@ -96,8 +96,6 @@ def test_sample_tests_of_the_page_pass(tmp_path: Path, test: str, passed: int) -
         "pytest",
         "-q",
         "-p",
-        "sluicemq.testing_plugin",
-        "-p",
         "no:cacheprovider",
     ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False)

@@ -71,7 +71,7 @@ def shell(
 
 def test_each_command_that_prints_and_ends_by_itself_is_tried() -> None:
     tried = {word for line in words_of(COMMANDS) for word in line.split()}
-    others = "work pop call top events bench history backup restore"
+    others = "work pop call top events bench history kinds backup restore"
     assert set(app.list_commands(click.Context(app))) - tried == set(others.split())
 
 
