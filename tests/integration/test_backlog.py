@@ -41,14 +41,11 @@ def test_jobs_that_wait_are_told_by_kind_tenant_and_group(jobs: OwnQueue, web: W
     assert all(each["oldest"] for each in found["kinds"])
 
 
-def test_no_more_than_the_first_jobs_are_looked_at(
-    documents: Database[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sluicemq_broker.store.admin.backlog.MOST_LOOKED_AT", 2)
+def test_no_more_than_the_first_jobs_are_looked_at(documents: Database[dict[str, Any]]) -> None:
     store = QueueStore(documents, collection("mail"))
     store.prepare()
     store.push(some_jobs(5), NOW)
-    assert backlog(documents, "mail", NOW + 1).looked == 2
+    assert backlog(documents, "mail", NOW + 1, most=2).looked == 2
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,6 @@ def test_a_history_is_of_one_thing_that_can_be(client: Client) -> None:
             client.history(**wrong)
     with pytest.raises(BadStreamError):
         client.history(stream="no/name")
-    with pytest.raises(BadFramesError, match="queue or broker or stream or device"):
+    with pytest.raises(BadFramesError, match="queue or broker or kind or stream or device"):
         client._asker.ask(b"HISTORY", "plant", "x", None, "day")
     assert client.history(device="streamer.nobody")["points"] == []

@@ -23,6 +23,7 @@ from sluicemq_devices.sockets import Outgoing
 
 #: Names in the paths of these tests.
 NAMES = {
+    "stream": "mail",
     "queue": "mail",
     "subject": "queue",
     "name": "mail",
@@ -60,11 +61,23 @@ WANTED: dict[str, Action | None] = {
     **dict.fromkeys([f"{BASE}/broker", f"{BASE}/brokers", f"{BASE}/devices"], Action.OPERATE),
     f"{BASE}/audit": Action.OPERATE,
     f"{BASE}/kept": Action.OPERATE,
+    f"{QUEUE}/push": Action.PUSH,
+    f"{BASE}/streams/{{stream}}/messages": Action.SUBSCRIBE,
+    f"{BASE}/streams/{{stream}}/subscriptions/{{name}}/seek": Action.MANAGE,
+    SCHEDULE: Action.MANAGE,
     f"{BASE}/operations/{{task_id}}": Action.MANAGE,
     f"{BASE}/operations/{{task_id}}/cancel": Action.MANAGE,
     **dict.fromkeys(
         [
-            *(QUEUE, f"{QUEUE}/settings", f"{QUEUE}/jobs", f"{QUEUE}/ended", JOB, f"{JOB}/payload"),
+            *(
+                QUEUE,
+                f"{QUEUE}/backlog",
+                f"{QUEUE}/settings",
+                f"{QUEUE}/jobs",
+                f"{QUEUE}/ended",
+                JOB,
+                f"{JOB}/payload",
+            ),
             *(f"{QUEUE}/dead-letters", f"{QUEUE}/dead-letters/count", f"{QUEUE}/dead-letters/reasons"),
             *(f"{BASE}/history/{{subject}}/{{name}}", f"{BASE}/series/{{subject}}/{{name}}"),
         ],
@@ -89,7 +102,7 @@ WANTED: dict[str, Action | None] = {
 }
 OPEN = {"/", "/healthz", "/readyz", f"{BASE}/login"}
 CHANGES = {"pause", "resume", "set", "unset", "purge", "redrive", "delete"}
-CHANGES |= {"promote", "cancel", "run", "token", "discard", "change", "add", "quiet", "stop"}
+CHANGES |= {"promote", "cancel", "run", "token", "discard", "change", "add", "quiet", "stop", "push", "seek"}
 
 
 class KnownTokens(Security):
@@ -171,7 +184,7 @@ def test_each_path_is_in_the_table_of_these_tests(door: Door) -> None:
     } == OPEN
 
 
-@pytest.mark.parametrize("path", [path for path, action in WANTED.items() if action])
+@pytest.mark.parametrize("path", [path for path, action in WANTED.items() if action and path != SCHEDULE])
 def test_who_may_everything_but_that_is_refused_and_who_may_only_that_is_not(door: Door, path: str) -> None:
     wanted = WANTED[path]
     assert wanted
@@ -181,6 +194,12 @@ def test_who_may_everything_but_that_is_refused_and_who_may_only_that_is_not(doo
     if wanted != Action.OPERATE:
         assert door.status(path, Permissions({wanted: ("mail",)})) not in (401, 403)
         assert door.status(path, Permissions({wanted: ("mails", "mai", "sms.*")})) == 403
+
+
+def test_a_schedule_is_shown_to_who_manages_and_reads_its_queue(door: Door) -> None:
+    for missing in (Action.MANAGE, Action.READ):
+        assert door.status(SCHEDULE, everything_but(missing)) == 403
+    assert door.status(SCHEDULE, Permissions({Action.MANAGE: ("mail",), Action.READ: ("mail",)})) != 403
 
 
 @pytest.mark.one_in(3)

@@ -167,7 +167,10 @@ def profile(data: bytes) -> None:
     with _file(data) as path:
         content = profiles._read(str(path))[0] or {}
         found = profiles._profile(str(path), content.get("profiles", {}), content.get("default"))
-    assert all(isinstance(each, str) for each in found.values.values())
+    endpoints = found.values.get("endpoint", "")
+    texts = [*(endpoints if isinstance(endpoints, list) else [endpoints])]
+    texts += [value for key, value in found.values.items() if key != "endpoint"]
+    assert all(isinstance(each, str) for each in texts)
     assert set(found.values) <= set(profiles.KEYS)
 
 

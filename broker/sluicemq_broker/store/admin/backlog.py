@@ -45,21 +45,21 @@ class Backlog(NamedTuple):
     looked: int
 
 
-def backlog(database: Documents, queue: str, now: float) -> Backlog:
-    """Return what the jobs are that wait in a queue."""
+def backlog(database: Documents, queue: str, now: float, most: int = MOST_LOOKED_AT) -> Backlog:
+    """Return what the jobs are that wait in a queue; ``most``: of a state that are looked at."""
     jobs = durable(database)[collection(queue)]
     due: Document = {"eligible_at": {"$lte": date(now)}}
     behind: Document = {"wait.group": {"$ne": FOR_CHILDREN}}
     with translated():
-        ready = _first(jobs, State.READY, due, "$eligible_at", kinds="$kind", tenants="$tenant")
-        waiting = _first(jobs, State.WAITING, behind, "$created_at", groups="$wait.group")
+        ready = _first(jobs, State.READY, most, due, "$eligible_at", kinds="$kind", tenants="$tenant")
+        waiting = _first(jobs, State.WAITING, most, behind, "$created_at", groups="$wait.group")
     looked = max(each["jobs"] for rows in (ready, waiting) for each in rows.pop("all", []) or [{"jobs": 0}])
     found = {name: [_waiting(each) for each in rows] for name, rows in (ready | waiting).items()}
     return Backlog(found.get("kinds", []), found.get("tenants", []), found.get("groups", []), looked)
 
 
 def _first(
-    jobs: Jobs, state: State, those: Document, since: str, **names: str
+    jobs: Jobs, state: State, most: int, those: Document, since: str, **names: str
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the first jobs of a state by each of these fields; under ``all`` how many there were."""
     if not may_have(jobs, state):
@@ -74,7 +74,7 @@ def _first(
     }
     steps: list[Document] = [
         {"$match": {"state": state}},
-        {"$limit": MOST_LOOKED_AT},
+        {"$limit": most},
         {"$match": those},
         {"$facet": {"all": [{"$group": {"_id": None, "jobs": _COUNT}}], **facets}},
     ]
