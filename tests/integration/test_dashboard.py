@@ -417,21 +417,37 @@ def test_one_job_is_shown_and_retried_promoted_cancelled(dashboard: Dashboard, j
     jobs.push(b"\x00\x01\xff", id="later", delay=1000)
     page = dashboard.show(f"queues/{jobs.queue}/jobs/dead")
     dashboard.log_in()
-    expect(page.locator("pre.content").first).to_have_text('{\n  "to": "ada"\n}')
+    expect(page.locator("pre[aria-label=Payload]")).to_have_text('{\n  "to": "ada"\n}')
     page.get_by_role("button", name="Hex").click()
-    expect(page.locator("pre.content").first).to_contain_text("7b 22 74 6f 22")
+    expect(page.locator("pre[aria-label=Payload]")).to_contain_text("7b 22 74 6f 22")
     expect(page.locator(".story")).to_contain_text("no such address")
+    expect(page.locator(".story")).to_contain_text("sluicemq.protocol.errors.Reject in ")
+    page.get_by_text("Traceback", exact=True).click()
+    expect(page.get_by_label("traceback of attempt 1")).to_contain_text("raise Reject(reason)")
     page.get_by_role("button", name="Retry").click()
     page.get_by_role("dialog").get_by_role("button", name="Retry").click()
     expect(page.locator(".badge").first).to_have_text("ready")
     page = dashboard.show(f"queues/{jobs.queue}/jobs/later")
-    expect(page.locator("pre.content").first).to_contain_text("00 01 ff")
+    expect(page.locator("pre[aria-label=Payload]")).to_contain_text("00 01 ff")
     page.get_by_role("button", name="Promote").click()
     page.get_by_role("dialog").get_by_role("button", name="Promote").click()
     expect(page.locator(".badge").first).to_have_text("ready")
     page.get_by_role("button", name="Cancel").click()
     page.get_by_role("dialog").get_by_role("button", name="Cancel").last.click()
     expect(page.locator(".badge").first).to_have_text("gone")
+    expect(page.locator(".card.empty")).to_contain_text("It was cancelled: ")
+
+
+@_full
+def test_a_job_at_a_worker_is_stopped_from_its_page(dashboard: Dashboard, jobs: OwnQueue) -> None:
+    jobs.push(b"x", id="runs")
+    with jobs.client.jobs.reserve(jobs.queue, 1):
+        page = dashboard.show(f"queues/{jobs.queue}/jobs/runs")
+        dashboard.log_in()
+        expect(page.locator(".badge").first).to_have_text("reserved")
+        page.get_by_role("button", name="Stop").click()
+        page.get_by_role("dialog").get_by_role("button", name="Stop").last.click()
+        expect(page.locator(".card.empty")).to_contain_text("It was cancelled: ")
 
 
 @_full

@@ -9,7 +9,9 @@ import { address } from "./queues.js";
 const SHOWN = 65536;
 const TONES = { dead: "bad", done: "good", ready: "", scheduled: "", waiting: "", reserved: "warn" };
 const TIMES = ["created_at", "eligible_at", "reserved_at", "started_at", "ended_at", "expires_at", "remove_at", "dedupe_until"];
-const ELSEWHERE = new Set([...TIMES, "id", "state", "payload", "payload_bytes", "result", "result_bytes", "errors", "headers", "seq"]);
+const ELSEWHERE = new Set([...TIMES, "id", "state", "payload", "payload_bytes", "result", "result_bytes", "errors", "headers", "seq", "owner", "hold"]);
+/** Ends of jobs that a broker remembers, in words. */
+const ENDS = { committed: "It is done", forwarded: "It went on to another queue", cancelled: "It was cancelled", expired: "Its time to live was over" };
 
 export function job({ queue, id }) {
   const place = h("div", { "aria-busy": "true" });
@@ -30,9 +32,11 @@ export function job({ queue, id }) {
       fill(place, shown(queue, id, found));
     } catch (error) {
       if (closed) return;
+      const text = error.status === 404 ? await ended(queue, id) : error.message;
+      if (closed) return;
       badge.textContent = error.status === 404 ? "gone" : "unknown";
       fill(acts);
-      fill(place, h("p", { class: "card empty" }, error.status === 404 ? "It is not there any more: done, cancelled, removed, or moved." : error.message));
+      fill(place, h("p", { class: "card empty" }, text));
     }
     place.removeAttribute("aria-busy");
   }
@@ -40,15 +44,25 @@ export function job({ queue, id }) {
   return { element, close() { closed = true; } };
 }
 
+/** How a job ended that is not there any more, as far as this broker remembers. */
+async function ended(queue, id) {
+  const { ends } = await get(`/queues/${enc(queue)}/ended`, { id }).catch(() => ({ ends: [] }));
+  if (!ends.length) return "It is not there any more: done, cancelled, removed, or moved. This broker does not remember its end.";
+  const [{ end, at, worker, attempt, seconds }] = ends;
+  const details = [attempt && `attempt ${attempt}`, worker && `at ${worker}`, seconds != null && `in ${span(seconds)}`].filter(Boolean);
+  return `${ENDS[end] || end}: ${time(at)}${details.length ? `, ${details.join(", ")}` : ""}.`;
+}
+
 function orders(queue, id, found, done) {
   const path = `/queues/${enc(queue)}/jobs/${enc(id)}`;
-  const make = (words, verb, title, text, danger = false) => button(words, {
-    on: queue, danger, done, ask: () => ({ title, text, yes: words, danger, after: () => `job ${id}: ${verb} done` }), order: () => post(`${path}/${verb}`),
+  const make = (words, verb, title, text, danger = false, body = {}) => button(words, {
+    on: queue, danger, done, ask: () => ({ title, text, yes: words, danger, after: () => `job ${id}: ${verb} done` }), order: () => post(`${path}/${verb}`, body),
   });
   return [
     found.state === "dead" && make("Retry", "redrive", "Retry this job?", "It becomes ready again: its attempts and its time to live start again; its history is kept."),
     found.state === "scheduled" && make("Promote", "promote", "Run this job now?", "It becomes ready now, before its delay is over."),
     ["ready", "scheduled", "waiting"].includes(found.state) && make("Cancel", "cancel", "Cancel this job?", "It is removed; clients that wait for its result get an error.", true),
+    found.state === "reserved" && make("Stop", "cancel", "Stop this job?", "It ends as cancelled, whatever its worker says later; its handler is interrupted where that is possible.", true, { running: true }),
     ["dead", "done"].includes(found.state) && make("Delete", "delete", "Delete this job?", "It is removed with its payload and its history.", true),
     h("button", { type: "button", onclick: done }, "Reload"),
   ];
@@ -64,12 +78,22 @@ function shown(queue, id, found) {
     h("div", { class: "columns" },
       card("Facts", { body: h("dl", { class: "facts" }, times, rest) }),
       card("History of errors", { body: errors.length
-        ? h("ol", { class: "story" }, errors.map((each) => h("li", {}, h("div", {}, each.reason || "no reason"), h("div", { class: "small" }, `attempt ${each.attempt}, ${time(each.at)}${each.worker ? `, ${each.worker}` : ""}`))))
+        ? h("ol", { class: "story" }, errors.map(attempt))
         : h("p", { class: "small" }, "It has not failed.") })),
     content("Payload", found.payload, found.payload_bytes, h("a", { class: "button", href: payloadAddress(queue, id), download: "payload.bin" }, "Download")),
     "result" in found ? content("Result", found.result, found.result_bytes) : null,
     found.headers ? card("Headers", { body: h("pre", { class: "content" }, JSON.stringify(found.headers, null, 2)) }) : null,
   ];
+}
+
+/** An attempt that failed: why, when and where, its traceback folded. */
+function attempt(each) {
+  const where = [`attempt ${each.attempt}`, time(each.at), each.began_at && `after ${span(each.at - each.began_at)}`, each.worker, each.host && `${each.host}, process ${each.pid}`];
+  return h("li", {},
+    h("div", {}, each.reason || "no reason"),
+    each.type ? h("div", { class: "small mono" }, `${each.type} in ${each.place || "unknown"}`) : null,
+    h("div", { class: "small" }, where.filter(Boolean).join(", ")),
+    each.traceback ? h("details", {}, h("summary", {}, "Traceback"), h("pre", { class: "content", tabindex: "0", "aria-label": `traceback of attempt ${each.attempt}` }, each.traceback)) : null);
 }
 
 /** Text, JSON or bytes; the first of these that it can be is shown. */

@@ -27,7 +27,7 @@ export function jobColumns(queue, { chosen = null, onchoose = () => {}, state = 
     state && { title: "State", cell: (job) => job.state },
     { title: "What", kind: "grow", cell: (job) => {
       const reason = lastReason(job);
-      return h("div", { class: "preview", title: reason || null }, reason ? h("span", {}, reason) : words(job.payload));
+      return h("div", { class: "preview", title: reason || null }, [job.kind, words(job.payload), reason].filter(Boolean).join(" · "));
     } },
     { title: "When", cell: (job) => ago(job.ended_at ?? (job.state === "scheduled" ? job.eligible_at : job.reserved_at ?? job.created_at), now()) },
     { title: "Attempts", num: true, more: true, cell: (job) => count(job.attempts ?? 0) },
