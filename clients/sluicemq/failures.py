@@ -99,7 +99,7 @@ class FailureLog:
 
     def note(self, job: Any, error: BaseException, failure: Failure, now: float) -> None:
         """Log a failure, unless the log itself fails; ``now`` is monotonic."""
-        with suppress(BaseException):  # the job must be given back, whatever a handler of the log does
+        with suppress(Exception, SystemExit):  # whatever a handler of the log does
             self._log(job, error, failure, now)
 
     def _log(self, job: Any, error: BaseException, failure: Failure, now: float) -> None:

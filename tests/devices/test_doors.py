@@ -101,7 +101,7 @@ def test_no_files_are_left_open_by_connections_that_ended(
         client = dial(door.address)
         client.sendall(GREETING)
         client.close()
-    eventually(lambda: door.connections == 0 and open_files() == files)
+    eventually(lambda: door.connections == 0 and open_files() <= files)  # others of this process may end
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 import tomli_w
 from jsonschema import Draft202012Validator
 
-from sluicemq import Client, NotFoundError, Producer, Worker
+from sluicemq import Client, FanOut, Forward, Job, NotFoundError, Producer, Requeue, Worker
 from sluicemq.protocol.permissions import Action
 from sluicemq_broker.http import BASE as V1
 from support.broker_process import BrokerProcess
@@ -159,6 +159,38 @@ def test_a_change_needs_a_permission_for_each_of_its_effects(
     web.post(address(f"{V1}/queues/{{queue}}/settings/unset"), {"keys": ["on_dead"]}, **bearer("all"))
     with Client(endpoint=broker.doors["smq"]) as client, suppress(NotFoundError):
         client.queues.delete(f"{key}-{action}").result()
+
+
+def back(_job: Job) -> None:
+    raise Requeue("not this one", delay=0)
+
+
+def fans_out(job: Job) -> FanOut | None:
+    return FanOut(Forward("sms", b"x", delay=1000)) if job.id == "parent" else back(job)
+
+
+def test_a_worker_is_ordered_by_who_may_manage_all_of_its_queues(web: Web, broker: BrokerProcess) -> None:
+    with Client(endpoint=broker.doors["smq"]) as client, Worker("sms", back, endpoint=broker.doors["smq"]):
+        wait_until(lambda: client.workers.list("sms"), what="the worker")
+        body = {"name": client.workers.list("sms")[0].name}
+        for act in ("quiet", "stop"):
+            assert web.post(f"{V1}/workers/{act}", body, **bearer("manager")).status in (403, 404)
+        assert not client.workers.list("sms")[0].quiet
+        assert web.post(f"{V1}/workers/quiet", body, **bearer("all")).json == {"answer": 1}
+
+
+def test_children_are_cancelled_by_who_may_manage_their_queues(web: Web, broker: BrokerProcess) -> None:
+    endpoint = broker.doors["smq"]
+    with Client(endpoint=endpoint) as client, Producer(endpoint=endpoint) as producer:
+        producer.push("mail", b"x", id="parent", priority=9).wait(TIMEOUT)
+        with Worker("mail", fans_out, endpoint=endpoint):
+            wait_until(lambda: client.jobs.get("mail", "parent").state == "waiting", what="the children")
+        path = f"{V1}/queues/mail/jobs/parent/cancel"
+        assert web.post(path, {"children": True}, **bearer("manager")).status == 403
+        assert client.jobs.get("mail", "parent").state == "waiting"
+        assert "parent.1" in {each.id for each in client.jobs.list("sms", "scheduled")}
+        assert web.post(path, {"children": True}, **bearer("all")).status == 200
+        assert "parent.1" not in {each.id for each in client.jobs.list("sms", "scheduled")}
 
 
 def test_what_is_refused_is_as_the_document_says(web: Web) -> None:

@@ -239,9 +239,9 @@ class History:
             span=span,
             since=_seconds(first),
             until=min(_seconds(last) + _DAY, self._clock.now()),
-            total=_shown(_sum(points.values())),
+            total=_named(_sum(points.values())),
             points=tuple(
-                PointRow(at=_seconds(at), counted=_shown(counted)) for at, counted in sorted(points.items())
+                PointRow(at=_seconds(at), counted=_named(counted)) for at, counted in sorted(points.items())
             ),
         )
 
@@ -273,7 +273,7 @@ def latency_counts(timing: Timing, counted: Mapping[str, int]) -> list[int]:
     return [counted.get(name, 0) for name in _LATENCY_COUNTS[timing]]
 
 
-def _shown(counted: Mapping[str, int]) -> dict[str, int]:
+def _named(counted: Mapping[str, int]) -> dict[str, int]:
     return {name: count for name, count in counted.items() if name not in _HIDDEN}
 
 

@@ -294,7 +294,7 @@ class Queue:
         self.events.emit(Count.CANCELLED, now, [{"job": job_id}])
         self.results.failed(job_id, CancelledError(f"job {job_id!r} was cancelled"))
 
-    def look_for_cancelled(self) -> None:
+    def check_for_cancelled(self) -> None:
         """Another broker has cancelled jobs: look, soon, whether those at workers here are among them."""
         if self.held:
             self._looks.add(None)

@@ -79,7 +79,7 @@ class Fleet:
 
     def tick(self) -> None:
         """Look at this broker; while there are others, store what it is and read what they are."""
-        self._own = self._look()
+        self._own = self._measure()
         if not self._owners.others:
             self._others, self._of_queues = {}, {}
             return
@@ -119,7 +119,7 @@ class Fleet:
         ]
         return tuple(sorted(found, key=lambda row: row.at, reverse=True)[:_MOST_GONE])
 
-    def _look(self) -> Said:
+    def _measure(self) -> Said:
         now, then = self._timer.now(), self._busy
         self._busy = now, self._turns.busy
         busy = (self._busy[1] - then[1]) / max(now - then[0], 0.001)

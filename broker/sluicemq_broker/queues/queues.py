@@ -406,7 +406,7 @@ class Queues:
     def on_cancelled(self, event: BusEvent) -> None:
         """Another broker has cancelled jobs of a queue."""
         for queue in self._meant(event):
-            queue.look_for_cancelled()
+            queue.check_for_cancelled()
 
     def on_freed(self, event: BusEvent) -> None:
         """At another broker less is running of a queue that is limited."""

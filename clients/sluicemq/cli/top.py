@@ -116,7 +116,7 @@ class _View:
         try:
             rows = counted(self._client, self._queue)
             dead = self._latest_dead()
-            self._look_for_causes()
+            self._fetch_causes()
         except (TimeoutError, UnavailableError) as error:  # the head says what is wrong with the store
             rows, _problem = last_counts(self._client, error)
             about, dead = self._about(), self.found.get("dead", [])
@@ -133,7 +133,7 @@ class _View:
                 **self._causes,
             }
 
-    def _look_for_causes(self) -> None:
+    def _fetch_causes(self) -> None:
         """Ask which kinds of jobs fail, and of which errors the latest dead letters died.
 
         Of all queues that is much to look at, so it is asked now and then.

@@ -304,7 +304,7 @@ class Assignment:
         if now >= self._extend_at:
             self._extend_kept(now)
         if now >= self._stuck_at:
-            self._look_for_stuck(now)
+            self._report_stuck(now)
         if self._progress and monotonic() >= self._progress_at:
             self._send_progress()
 
@@ -432,7 +432,7 @@ class Assignment:
             self._send([not_begun(job) for job in back[start : start + MESSAGE_VERDICTS]])
         return len(back)
 
-    def _look_for_stuck(self, now: float) -> None:
+    def _report_stuck(self, now: float) -> None:
         """Report handlers that go on with jobs of former connections, past their time; and when to look."""
         lost = [
             job for job in self._at_work if job is not None and job.source is self and not self.holds(job)
