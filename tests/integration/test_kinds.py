@@ -8,7 +8,7 @@ from weakref import WeakSet
 
 import pytest
 
-from sluicemq import Client, Forward, Job, Producer, Reject, Worker
+from sluicemq import Client, FanOut, Forward, Job, Producer, Reject, Worker
 from sluicemq_broker.runtime import OTHER_KINDS, Count
 from sluicemq_broker.runtime.kinds import MOST_OF_QUEUE, Kinds
 from support.broker_process import BrokerProcess
@@ -81,6 +81,23 @@ def test_a_forwarded_job_keeps_its_kind_unless_it_gets_another(broker: BrokerPro
             b"kept": "receipt",
             b"new": "archive",
         }
+
+
+def test_a_job_that_is_joined_counts_once_though_it_is_delivered_twice(broker: BrokerProcess) -> None:
+    def join(job: Job) -> FanOut | None:
+        return FanOut(Forward("leaves"), join=True) if job.children is None else None
+
+    endpoint = broker.doors["smq"]
+    with Producer(endpoint=endpoint) as producer, Client(endpoint=endpoint) as client:
+        reply = producer.submit("trees", b"x", kind="tree")
+        with Worker("trees", join, endpoint=endpoint), Worker("leaves", onward_not, endpoint=endpoint):
+            reply.result(TIMEOUT)
+        (row,) = client.kinds.list("trees")
+        assert (row.pushed, row.committed) == (1, 1)
+
+
+def onward_not(_job: Job) -> None:
+    """End the job."""
 
 
 @pytest.mark.full  # a history is written every ten seconds

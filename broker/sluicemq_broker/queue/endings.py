@@ -44,7 +44,7 @@ class Endings:
     def ended(self, count: Count, settled: Sequence[Settled[Any]], now: float) -> None:
         """Workers have ended jobs: they are done, were forwarded, or wait for children, as ``count`` says."""
         self._core.counters.add(count, len(settled))
-        self._core.counters.kinds.add(count, [each.delivery.job.kind for each in settled])
+        self._core.counters.kinds.add(count, [each.delivery.job.kind for each in settled if not _joins(each)])
         if self._core.events.wanted:
             self._core.events.emit(count, now, map(_about, settled))
         if count is Count.FANNED_OUT:
@@ -148,6 +148,11 @@ class Endings:
         self.ends.note(Count.EXPIRED, expired.ids, self._core.clock.now())
         self._waiters.expired(expired.ids)
         self._groups.freed(expired.groups)
+
+
+def _joins(settled: Settled[Any]) -> bool:
+    """Return whether the job is delivered once more, when its children have ended."""
+    return isinstance(settled.decision, AwaitChildren) and settled.decision.join
 
 
 def about_return(entry: RolledBack) -> dict[str, Any]:
