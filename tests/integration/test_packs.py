@@ -440,7 +440,7 @@ def test_a_running_job_is_cancelled_and_its_broker_goes_on_with_the_others(
     packs: QueueStore, changes: ChangesAtOnce
 ) -> None:
     jobs = pushed(packs, made(100, owner=ME))
-    changes.cancel_running(packs.queue, jobs[3].id, NOW)
+    changes.cancel(packs.queue, jobs[3].id, NOW, running=True)
     assert packs.missing(ids(jobs)) == {jobs[3].id}
     packs.roll_back([rolled_back(job) for job in jobs[:5]], NOW)
     assert sorted(each["_id"] for each in packs.jobs.find({"state": "ready"})) == ids([*jobs[:3], jobs[4]])
@@ -452,7 +452,7 @@ def test_all_that_is_left_beside_a_cancelled_job_is_given_back(
     packs: QueueStore, changes: ChangesAtOnce
 ) -> None:
     jobs = pushed(packs, made(100, owner=ME))
-    changes.cancel_running(packs.queue, jobs[3].id, NOW)
+    changes.cancel(packs.queue, jobs[3].id, NOW, running=True)
     assert packs.release(jobs) == 99
     assert {each["state"] for each in everything(packs).values()} == {"ready"}
 

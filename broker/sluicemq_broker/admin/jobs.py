@@ -158,13 +158,7 @@ class JobAdmin:
                 self._cancel(self._queues.get(other), child, running=True)
 
     def _cancel(self, queue: Queue, job_id: str, *, running: bool) -> None:
-        removals, now = self._removals(queue), self._clock.now()
-        try:
-            group = removals.cancel(queue.name, job_id, now)
-        except NotFoundError:
-            if not running:
-                raise
-            group = removals.cancel_running(queue.name, job_id, now)
+        group = self._removals(queue).cancel(queue.name, job_id, self._clock.now(), running=running)
         self._counters.add(Count.CANCELLED)
         queue.cancelled(job_id, group)
 

@@ -82,9 +82,19 @@ class Changes(Operations):
 
 
 def not_waiting(
-    jobs: Jobs, queue: str, job_id: str, done: str, now: float = 0.0, due: float | None = None
+    jobs: Jobs,
+    queue: str,
+    job_id: str,
+    done: str,
+    now: float = 0.0,
+    due: float | None = None,
+    *,
+    running: bool = False,
 ) -> SluiceError:
-    """Return the error for a job that does not wait, with its state; or that expires before it is due."""
+    """Return the error for a job that does not wait, with its state; or that expires before it is due.
+
+    ``running``: nor does a worker have it.
+    """
     found = jobs.find_one({"_id": job_id}, {"state": 1, "expires_at": 1}) or {}
     if not found and (packed := find_packed(jobs, [job_id]).get(job_id)) is not None:
         found = packed.stored
@@ -96,7 +106,7 @@ def not_waiting(
         return BadHeadersError(f"job {job_id!r} expires in {left:.3f} s, and would not be due before that")
     elif state == State.READY:
         state = "ready only since this moment: a worker, or a broker for one, had it. Try again"
-    return refusal(job_id, queue, state, f"a job that waits can be {done}")
+    return refusal(job_id, queue, state, f"a job that waits{', or runs,' if running else ''} can be {done}")
 
 
 def refusal(job_id: str, queue: str, state: str | None, rule: str) -> NotFoundError:

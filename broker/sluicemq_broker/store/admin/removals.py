@@ -17,7 +17,7 @@ from typing import Final
 
 from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.job import State
-from sluicemq_broker.store.admin.changes import WAITS, Operations, not_waiting, refusal
+from sluicemq_broker.store.admin.changes import WAITS, Operations, not_waiting
 from sluicemq_broker.store.admin.dead_letters import DeadLetters, Looked, search_windows
 from sluicemq_broker.store.admin.job_view import selects, stored_state
 from sluicemq_broker.store.connection import Documents
@@ -61,45 +61,27 @@ class Removals(Operations):
         self._parents = parents or _OfThisDatabase(database)
         self._portions = Portions(READ_AT_ONCE, notice)
 
-    def cancel(self, queue: str, job_id: str, now: float) -> str | None:
-        """Remove one job that waits; raises :class:`NotFound` if there is none or a worker has it.
+    def cancel(self, queue: str, job_id: str, now: float, *, running: bool = False) -> str | None:
+        """Remove one job that waits, or ``running``: one that a worker has, too, or a broker for one.
 
-        Return its group, whose next job may go, or None. Lost reply: the job is there or removed; a
-        repetition raises NOT_FOUND for a removed one. ``now`` spares a later job of this id, should the
-        statement land late.
+        Raises :class:`NotFound` if there is none. Return its group, whose next job may go, or None. The
+        verdict of its worker changes nothing any more, as each names the reservation. Lost reply: the job is
+        there or removed; a repetition raises NOT_FOUND for a removed one. ``now`` spares a later job of this
+        id, should the statement land late.
         """
-        waits = {"_id": job_id, "state": {"$in": WAITS}, **_accepted_by(now)}
-        self._lift(queue, job_id, now)
+        states = [*WAITS, State.RESERVED] if running else WAITS
+        which = {"_id": job_id, "state": {"$in": states}, **_accepted_by(now)}
+        for state in (State.READY, State.RESERVED)[: 1 + running]:
+            self._lift(queue, job_id, now, state)
         with translated():
             jobs = self._jobs(queue)
             # failpoint jobs.cancel
-            cancelled = jobs.find_one_and_delete({**waits, **NOT_AWAITED}, {"group": 1})
+            cancelled = jobs.find_one_and_delete({**which, **NOT_AWAITED}, {"group": 1})
             if cancelled is not None:
                 return cancelled.get("group")
-            child = self._remove_children(jobs, [job_id], waits, "was cancelled", now)
+            child = self._remove_children(jobs, [job_id], which, "was cancelled", now)
             if not child:
-                raise not_waiting(jobs, queue, job_id, "cancelled")
-        return child[0]
-
-    def cancel_running(self, queue: str, job_id: str, now: float) -> str | None:
-        """Remove one job that a worker has, or a broker for one; raises :class:`NotFound` if none has it.
-
-        Return its group, or None. Its worker's verdict changes nothing any more, as each names the
-        reservation. Lost reply: as for :meth:`cancel`.
-        """
-        held = {"_id": job_id, "state": State.RESERVED, **_accepted_by(now)}
-        self._lift(queue, job_id, now, State.RESERVED)
-        with translated():
-            jobs = self._jobs(queue)
-            # failpoint jobs.cancel_running
-            cancelled = jobs.find_one_and_delete({**held, **NOT_AWAITED}, {"group": 1})
-            if cancelled is not None:
-                return cancelled.get("group")
-            child = self._remove_children(jobs, [job_id], held, "was cancelled", now)
-            if not child:
-                found = jobs.find_one({"_id": job_id}, {"state": 1}) or {}
-                rule = "a job that waits, or runs, can be cancelled"
-                raise refusal(job_id, queue, found.get("state"), rule)
+                raise not_waiting(jobs, queue, job_id, "cancelled", running=running)
         return child[0]
 
     def children_of(self, queue: str, job_id: str) -> list[tuple[str, str]]:
