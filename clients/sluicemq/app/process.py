@@ -20,6 +20,7 @@ from sluicemq.app.app import App
 from sluicemq.app.middleware import Middleware
 from sluicemq.app.run import TaskRun, current
 from sluicemq.app.worker import AsyncTaskWorker, TaskWorker
+from sluicemq.protocol.errors import Reject, Requeue, Retry
 from sluicemq.worker import STOP_TIMEOUT
 
 #: Exit statuses: another one is to begin; the app can't be loaded.
@@ -70,8 +71,9 @@ class Lifetime(Middleware):
         self._count()
 
     def on_error(self, run: TaskRun, error: BaseException) -> None:  # noqa: ARG002 - the hook's
-        """Count a job that has failed."""
-        _log.info("failed: %s: %s", type(error).__name__, error)
+        """Count a job that has failed; the worker logs all but what a task wants so."""
+        if isinstance(error, Reject | Requeue | Retry):
+            _log.info("ended by %s: %s", type(error).__name__, error)
         self._count()
 
     def _count(self) -> None:
