@@ -246,7 +246,7 @@ class Producer(Confirming[PushReceipt]):
         try:
             return reply.result(timeout)
         except TimeoutError:
-            reply.cancel()
+            reply.give_up()
             job = f"job {reply.receipt.id} for queue {queue}"
             why = self._connection.not_admitted
             raise late(f"{job} has no result after {timeout:g} s", why, reply.receipt.id) from None

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from contextlib import suppress
+from time import monotonic
+from typing import Any, Final
 
 from sluicemq import forks
 from sluicemq.aside import CallBack, refuse_to_wait, runs_no_user_code
 from sluicemq.codec import JSON, Codec, decoded
 from sluicemq.complaints import complain
-from sluicemq.protocol.errors import SluiceError
+from sluicemq.protocol.errors import CancelledError, SluiceError
 from sluicemq.receipt import PushReceipt
+
+#: Seconds that the broker has to answer a cancel, at most.
+CANCEL_WITHIN: Final = 10.0
 
 
 class Reply(Future[bytes]):
     """The result of one pushed job; ``receipt`` is that of its push.
 
-    A :class:`concurrent.futures.Future`: its ``result`` raises the broker's error. To cancel it means not to
-    wait any longer; the job is done nevertheless. In a child that was forked since, ``result`` and
-    ``exception`` raise :class:`~sluicemq.ForkedError`: only the parent gets the answer.
+    A :class:`concurrent.futures.Future`: its ``result`` raises the broker's error, and :meth:`cancel` cancels
+    the job. In a child that was forked since, ``result`` and ``exception`` raise
+    :class:`~sluicemq.ForkedError`: only the parent gets the answer.
     """
 
     def __init__(self, call_back: CallBack, codec: Codec = JSON) -> None:
@@ -30,7 +36,9 @@ class Reply(Future[bytes]):
         self._codec = codec
         self._call_back = call_back
         self.receipt: PushReceipt
+        self.send_cancel: Callable[[Callable[[bool], None]], None]
         self.given_up = False
+        self._cancelling = False
         self._generation = forks.generation
 
     def result(self, timeout: float | None = None) -> bytes:
@@ -56,7 +64,36 @@ class Reply(Future[bytes]):
         return super().exception(timeout)
 
     def cancel(self) -> bool:
-        """Stop waiting for the result; False if it is there."""
+        """Cancel the job, and this future with it; False if a worker has the job, or it has ended.
+
+        Waits for the broker's answer, 10 seconds at most: False, too, without one, or without the permission
+        to manage the queue. In an event loop, which it must not block, it only sends the order: the future is
+        cancelled whatever becomes of the job.
+        """
+        if self.done():
+            return self.cancelled()
+        self._refuse_in_child()
+        if _in_event_loop():
+            with suppress(SluiceError):
+                self.send_cancel(lambda _is_cancelled: None)
+            return self.give_up()
+        answered = threading.Event()
+
+        def end(is_cancelled: bool) -> None:  # noqa: FBT001 - the answer
+            if is_cancelled:
+                self.give_up()
+            answered.set()
+
+        until = monotonic() + CANCEL_WITHIN
+        self._cancelling = True
+        with suppress(SluiceError):  # it is refused, or the connection has ended
+            self.receipt.wait(CANCEL_WITHIN)
+            self.send_cancel(end)
+            answered.wait(max(0.0, until - monotonic()))
+        return self.cancelled()
+
+    def give_up(self) -> bool:
+        """Stop waiting for the result: the job is done nevertheless; False if the result is there."""
         self.given_up = super().cancel()
         return self.given_up
 
@@ -82,6 +119,8 @@ class Reply(Future[bytes]):
 
     def resolve(self, value: Any, error: SluiceError | None) -> None:
         """Set the result or the error; called through the mailbox."""
+        if self._cancelling and isinstance(error, CancelledError):
+            self.give_up()
         if not self.set_running_or_notify_cancel():
             return
         if error is None:
@@ -99,3 +138,9 @@ class Reply(Future[bytes]):
             forks.refuse(
                 f"the result of job {self.receipt.id}", self._generation, "ask with Client.result here"
             )
+
+
+def _in_event_loop() -> bool:
+    """Return whether an event loop runs in this thread; asyncio takes long to load."""
+    loaded = sys.modules.get("asyncio")
+    return loaded is not None and loaded._get_running_loop() is not None

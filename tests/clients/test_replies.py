@@ -89,12 +89,12 @@ def test_a_call_without_a_result_in_time_says_which_job_that_is(broker: Scripted
         producer.call("mail", b"x", 0.05, id="mine")
 
 
-def test_who_cancels_is_asked_for_no_more(broker: ScriptedBroker) -> None:
+def test_no_result_is_requested_that_nobody_waits_for(broker: ScriptedBroker) -> None:
     broker.on[wire.RESULT] = lambda _message: SILENCE
     with Producer(endpoint=broker.endpoint) as producer:
         reply = producer.submit("mail", b"x", id="cancelled")
         (asked,) = broker.wait_for(wire.RESULT)
-        assert reply.cancel()
+        assert reply.give_up()
         broker.answer(asked, TimeoutError("it runs"))
         producer.submit("mail", b"x", id="other")
         broker.wait_for(wire.RESULT, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -177,3 +178,43 @@ def test_the_children_of_a_parent_go_with_it_where_that_is_wanted(endpoint: str)
         row = client.queues.get("pages")
         assert (row.ready, row.reserved, row.waiting, row.dead) == (0, 0, 0, 0)
         assert client.queues.get("books").waiting == 0
+
+
+def test_a_future_that_is_cancelled_cancels_its_job_unless_a_worker_has_it(endpoint: str) -> None:
+    handler = Handler(lambda _job: b"done")
+    with Producer(endpoint=endpoint) as producer, Client(endpoint=endpoint) as client:
+        waiting = producer.submit("futures", b"x")
+        # When no worker has the job, nobody will
+        assert waiting.cancel()
+        assert waiting.cancel()
+        with pytest.raises(concurrent.futures.CancelledError):
+            waiting.result(TIMEOUT)
+        with pytest.raises(NotFoundError):
+            client.jobs.get("futures", waiting.receipt.id)
+        with Worker("futures", handler, endpoint=endpoint):
+            running = producer.submit("futures", b"y")
+            assert handler.begun.wait(TIMEOUT)
+            assert not running.cancel()
+            handler.go_on.set()
+            assert running.result(TIMEOUT) == b"done"
+            assert not running.cancel()
+
+
+def test_a_reply_of_asyncio_that_is_cancelled_cancels_its_job_unless_it_has_ended(endpoint: str) -> None:
+    async def handle(_job: aio.Job) -> bytes:
+        return b"done"
+
+    async def run() -> None:
+        async with aio.Producer(endpoint=endpoint) as producer, aio.Client(endpoint=endpoint) as client:
+            waiting = await producer.submit("replies", b"x")
+            assert await waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            with pytest.raises(NotFoundError):
+                await client.jobs.get("replies", waiting.receipt.id)
+            async with aio.Worker("replies", handle, endpoint=endpoint):
+                ended = await producer.submit("replies", b"y")
+                assert await ended == b"done"
+                assert not await ended.cancel()
+
+    asyncio.run(asyncio.wait_for(run(), TIMEOUT))

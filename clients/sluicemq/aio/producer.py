@@ -216,4 +216,4 @@ class Producer(Confirming[_Core]):
         try:
             return await reply.result(timeout)
         finally:
-            reply.cancel()
+            reply.give_up()

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from contextlib import suppress
 from typing import Any
 
 from sluicemq.aio.loop import in_time, require
 from sluicemq.codec import JSON, Codec, decoded
-from sluicemq.protocol.errors import SluiceError
+from sluicemq.protocol.errors import CancelledError, SluiceError
 from sluicemq.receipt import PushReceipt, late
+from sluicemq.reply import CANCEL_WITHIN
 
 
 class Reply:
     """The result of one pushed job; ``await reply`` returns its bytes, or raises the job's error.
 
-    ``receipt`` is that of its push. To cancel a wait ends that wait only. :meth:`cancel` ends all: the job is
-    done nevertheless.
+    ``receipt`` is that of its push. To cancel a wait ends that wait only. :meth:`cancel` cancels the job.
     """
 
     receipt: PushReceipt
+    send_cancel: Callable[[Callable[[bool], None]], None]
 
     def __init__(self, codec: Codec) -> None:
         self.given_up = False
+        self._cancelling = False
         self._codec = codec
         self._loop = asyncio.get_running_loop()
         self._there = asyncio.Event()
@@ -33,10 +36,34 @@ class Reply:
         """Return whether the result, or the error, is there."""
         return self._there.is_set()
 
-    def cancel(self) -> bool:
-        """Stop waiting for the result, which nobody requests any more; False if it is there."""
-        self.given_up = not self.done()
-        if self.given_up:
+    async def cancel(self) -> bool:
+        """Cancel the job; False if a worker has it, or it has ended.
+
+        False, too, without an answer of the broker in 10 seconds, or without the permission to manage the
+        queue. Who awaits the result of a cancelled job gets :class:`asyncio.CancelledError`.
+        """
+        if self.done():
+            return self.given_up
+        require(self._loop, "result")
+        answered = asyncio.Event()
+
+        def end(is_cancelled: bool) -> None:  # noqa: FBT001 - the answer
+            if is_cancelled:
+                self.give_up()
+            answered.set()
+
+        self._cancelling = True
+        with suppress(SluiceError, TimeoutError):  # it is refused, or the connection has ended
+            async with asyncio.timeout(CANCEL_WITHIN):
+                await self.receipt.wait()  # type: ignore[misc, func-returns-value]
+                self.send_cancel(end)
+                await answered.wait()
+        return self.given_up
+
+    def give_up(self) -> bool:
+        """Stop waiting for the result: the job is done nevertheless; False if the result is there."""
+        if not self.done():
+            self.given_up = True
             self._there.set()
         return self.given_up
 
@@ -73,7 +100,9 @@ class Reply:
 
     def resolve(self, value: Any, error: SluiceError | None) -> None:
         """Set the result or the error; in the loop."""
-        if not self.done():
+        if self._cancelling and isinstance(error, CancelledError):
+            self.give_up()
+        elif not self.done():
             self._value, self._error = value, error
             self._there.set()
 

@@ -120,8 +120,11 @@ class Step:
         producer, (queue, payload) = self._producer(), self._place
         submit = partial(producer.submit, queue, payload, id=self.job_id, **self._with(options))
         reply = submit() if producer._has_room(len(payload)) else await asyncio.to_thread(submit)
-        async with asyncio.timeout(timeout):
-            return self._decode(await asyncio.wrap_future(reply))
+        try:
+            async with asyncio.timeout(timeout):
+                return self._decode(await asyncio.wrap_future(reply))
+        finally:
+            reply.give_up()
 
     def then(self, *steps: Step) -> Self:
         """Return this step with others behind it: ``group(a.s(1), a.s(2)).then(b.s(PREVIOUS))``.

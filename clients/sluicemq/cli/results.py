@@ -56,7 +56,7 @@ def call(invocation: Invocation, /, queue: str, payload: str, **options: Any) ->
             try:
                 outcome = reply.result(invocation.timeout)
             except TimeoutError:
-                reply.cancel()
+                reply.give_up()
                 leave(producer)
                 job_id = reply.receipt.id
                 late = SluiceTimeoutError(

@@ -10,8 +10,9 @@ The way of a question::
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from math import inf
 from time import monotonic
 from typing import Any, Protocol
@@ -27,10 +28,14 @@ _WAIT = 20.0  # seconds that the broker keeps a question, before the next ones h
 
 
 class Wanted(Protocol):
-    """The result of a job that somebody waits for; ``given_up``: nobody does any longer."""
+    """The result of a job that somebody waits for; ``given_up``: nobody does any longer.
+
+    ``send_cancel``: :meth:`Replies.cancel` of its job.
+    """
 
     receipt: PushReceipt
     given_up: bool
+    send_cancel: Callable[[Callable[[bool], None]], None]
 
     def resolve(self, value: Any, error: SluiceError | None) -> None:
         """Set the result or the error; called through the mailbox."""
@@ -53,7 +58,7 @@ class ResultReceipt(PushReceipt):
     def attach(self, reply: Wanted, replies: Replies) -> None:
         """Resolve this reply with the outcome."""
         self._reply, self._replies = reply, replies
-        reply.receipt = self
+        reply.receipt, reply.send_cancel = self, partial(replies.cancel, self)
 
 
 class Replies:
@@ -75,6 +80,13 @@ class Replies:
             return
         for each in _drained(self._wanted):
             each.resolve(None, self._ended)
+
+    def cancel(self, receipt: PushReceipt, answered: Callable[[bool], None]) -> None:
+        """Cancel a job that no worker has; ``answered``, through the mailbox, gets whether it was possible.
+
+        False, too, if nobody knows: a lost connection took the answer with it. Raises if it has ended.
+        """
+        self._connection.call(self._cancel, receipt, answered)
 
     # ------------------------------------------------------------------ from the I/O thread
 
@@ -116,6 +128,15 @@ class Replies:
         self._under_way += 1
         receipt = reply.receipt
         self._connection.request(wire.RESULT, receipt.queue, receipt.id, _WAIT, answered=answered)
+
+    def _cancel(self, receipt: PushReceipt, answered: Callable[[bool], None]) -> None:
+        def done(_value: Any, error: SluiceError | None) -> None:
+            self._connection.post(answered, error is None)
+
+        if self._connection.takes_more:
+            self._connection.request(wire.CANCEL, receipt.queue, receipt.id, answered=done)
+        else:
+            self._connection.post(answered, False)  # noqa: FBT003 - the answer
 
     def _answered(self, reply: Wanted, value: Any, error: SluiceError | None) -> None:
         if error is self._connection.disconnect_error:
