@@ -8,6 +8,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from threading import Event
 from typing import Any
 from urllib.parse import quote
 
@@ -417,18 +418,18 @@ def test_one_job_is_shown_and_retried_promoted_cancelled(dashboard: Dashboard, j
     jobs.push(b"\x00\x01\xff", id="later", delay=1000)
     page = dashboard.show(f"queues/{jobs.queue}/jobs/dead")
     dashboard.log_in()
-    expect(page.locator("pre[aria-label=Payload]")).to_have_text('{\n  "to": "ada"\n}')
+    expect(page.get_by_role("region", name="Payload").locator(".content")).to_have_text('{1}to: "ada"')
     page.get_by_role("button", name="Hex").click()
-    expect(page.locator("pre[aria-label=Payload]")).to_contain_text("7b 22 74 6f 22")
+    expect(page.get_by_role("region", name="Payload").locator(".content")).to_contain_text("7b 22 74 6f 22")
     expect(page.locator(".story")).to_contain_text("no such address")
     expect(page.locator(".story")).to_contain_text("sluicemq.protocol.errors.Reject in ")
     page.get_by_text("Traceback", exact=True).click()
     expect(page.get_by_label("traceback of attempt 1")).to_contain_text("raise Reject(reason)")
-    page.get_by_role("button", name="Retry").click()
+    page.get_by_role("button", name="Retry", exact=True).click()
     page.get_by_role("dialog").get_by_role("button", name="Retry").click()
     expect(page.locator(".badge").first).to_have_text("ready")
     page = dashboard.show(f"queues/{jobs.queue}/jobs/later")
-    expect(page.locator("pre[aria-label=Payload]")).to_contain_text("00 01 ff")
+    expect(page.get_by_role("region", name="Payload").locator(".content")).to_contain_text("00 01 ff")
     page.get_by_role("button", name="Promote").click()
     page.get_by_role("dialog").get_by_role("button", name="Promote").click()
     expect(page.locator(".badge").first).to_have_text("ready")
@@ -448,6 +449,90 @@ def test_a_job_at_a_worker_is_stopped_from_its_page(dashboard: Dashboard, jobs: 
         page.get_by_role("button", name="Stop").click()
         page.get_by_role("dialog").get_by_role("button", name="Stop").last.click()
         expect(page.locator(".card.empty")).to_contain_text("It was cancelled: ")
+
+
+@_full
+def test_a_running_job_shows_its_progress_live_with_what_happened_before(
+    dashboard: Dashboard, jobs: OwnQueue
+) -> None:
+    # Given: a job that has failed once, in its second attempt
+    jobs.push(
+        b'{"to": ["ada", {"cc": null}]}', id="long", group="g-1", kind="mail", backoff="none", tenant="t-1"
+    )
+    second, go_on, end = Event(), Event(), Event()
+
+    def handler(job: Any) -> None:
+        if job.attempt == 1:
+            raise ValueError("no such template")
+        job.progress(1, 4, "one of four")
+        second.set()
+        go_on.wait(60)
+        job.progress(3, 4)
+        end.wait(60)
+
+    with Worker(jobs.queue, handler, name="slow", endpoint=jobs.endpoint):
+        assert second.wait(60)
+        # When
+        page = dashboard.show(f"queues/{jobs.queue}/jobs/long")
+        story = page.get_by_role("region", name="What happened").locator("li")
+        # Then
+        expect(story).to_have_count(3)
+        expect(story.nth(0)).to_contain_text("Pushed")
+        expect(story.nth(1)).to_contain_text("Attempt 1 failed")
+        expect(story.nth(1)).to_contain_text("no such template")
+        expect(story.nth(2)).to_contain_text("Attempt 2 runs")
+        expect(page.get_by_role("progressbar")).to_have_attribute("aria-label", "1 of 4, 25 %")
+        page.get_by_text("Traceback", exact=True).click()
+        facts = page.get_by_role("region", name="About the job")
+        expect(facts).to_contain_text("t-1")
+        for own in ("owner", "hold", "seq", "slot"):
+            expect(facts.get_by_text(own, exact=False)).to_have_count(0)
+        # And live: what is open stays open
+        go_on.set()
+        expect(page.get_by_role("progressbar")).to_have_attribute(
+            "aria-label", "3 of 4, 75 %", timeout=30_000
+        )
+        expect(page.get_by_label("traceback of attempt 1")).to_be_visible()
+        end.set()
+        expect(page.locator(".title .badge")).to_have_text("gone", timeout=30_000)
+        expect(story.last).to_contain_text("It is done")
+
+
+@_full
+def test_a_dead_letter_is_retried_with_an_edit_and_a_job_changed_and_cloned(
+    dashboard: Dashboard, jobs: OwnQueue
+) -> None:
+    jobs.push(b'{"to": "adda"}', id="typo", priority=7, group="g-1")
+    with jobs.reserve(1) as claim:
+        claim.jobs[0].reject("no such address")
+    page = dashboard.show(f"queues/{jobs.queue}/jobs/typo")
+    dashboard.log_in()
+    form = page.get_by_role("dialog")
+    page.get_by_role("button", name="Retry with an edit").click()
+    expect(form.get_by_label("Payload")).to_have_value('{"to": "adda"}')
+    form.get_by_label("Payload").fill('{"to": "ada"}')
+    form.get_by_role("button", name="Push").click()
+    expect(page.locator(".title .badge")).to_have_text("ready")
+    assert jobs.ids("dead") == []
+    (edited,) = jobs.ids("ready")
+    shown = jobs.client.jobs.get(jobs.queue, edited)
+    assert (shown.payload, shown.priority, shown.group) == (b'{"to": "ada"}', 7, "g-1")
+    # And changed
+    page.get_by_role("button", name="Change").click()
+    form.get_by_label("Priority").fill("9")
+    form.get_by_label("Delay").fill("1000")
+    form.get_by_role("button", name="Change it").click()
+    expect(page.locator(".title .badge")).to_have_text("scheduled")
+    assert jobs.client.jobs.get(jobs.queue, edited).priority == 9
+    # And bytes that are no text are cloned as they are
+    jobs.push(b"\x00\xff", id="bytes")
+    page = dashboard.show(f"queues/{jobs.queue}/jobs/bytes")
+    page.get_by_role("button", name="Clone").click()
+    expect(form).to_contain_text("2 B that are no text")
+    form.get_by_label("Options").fill('{"id": "copy"}')
+    form.get_by_role("button", name="Push").click()
+    expect(page.get_by_role("heading", name="copy")).to_be_visible()
+    assert jobs.client.jobs.get(jobs.queue, "copy").payload == b"\x00\xff"
 
 
 @_full

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sluicemq import Client, Job, NotFoundError, Producer, Worker
+from sluicemq import Client, Forward, Job, NotFoundError, Producer, Worker
 from sluicemq_broker.queue.ends import Ends
 from support.broker_process import BrokerProcess
 from support.broker_under_test import serving
@@ -49,6 +49,16 @@ def test_the_end_of_a_job_is_known_when_the_job_is_gone(broker: BrokerProcess) -
         assert [each["end"] for each in answer["ends"]] == ["committed"]
         with pytest.raises(NotFoundError):
             client.jobs.ended("no-queue")
+
+
+def test_the_end_of_a_forwarded_job_says_where_it_went(broker: BrokerProcess) -> None:
+    endpoint = broker.doors["smq"]
+    with Producer(endpoint=endpoint) as producer, Client(endpoint=endpoint) as client:
+        producer.push("mail", b"f", id="moved").wait(TIMEOUT)
+        with Worker("mail", lambda _job: Forward("archive"), endpoint=endpoint):
+            wait_until(lambda: client.jobs.ended("mail", "moved"))
+        (end,) = client.jobs.ended("mail", "moved")
+        assert (end.end, end.to) == ("forwarded", "archive")
 
 
 def shout(job: Job) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
@@ -107,11 +108,26 @@ class StateBody(Struct, frozen=True):
     state: str
 
 
-class PushBody(Struct, frozen=True):
-    """A job: its payload as text, and its options, such as ``priority`` or ``delay``."""
+class Base64(Struct, frozen=True):
+    """Bytes that are no text, as answers have them."""
 
-    payload: str
+    base64: str
+
+
+class PushBody(Struct, frozen=True):
+    """A job: its payload, and its options, such as ``priority`` or ``delay``."""
+
+    payload: str | Base64
     options: dict[str, Any] = {}
+
+    def data(self) -> bytes:
+        """Return the payload; raises BadFrames where it is no base64."""
+        if isinstance(self.payload, str):
+            return self.payload.encode()
+        try:
+            return b64decode(self.payload.base64, validate=True)
+        except ValueError as error:
+            raise BadFramesError(f"payload.base64: {error}") from None
 
 
 class WorkerBody(Struct, frozen=True):

@@ -189,9 +189,10 @@ JOBS: Final = (
         "first; or jobs by the beginning of their id", _READS, JobPage, do=_jobs, query=JobsQuery,
     ),
     Route(
-        _POST, f"{_QUEUE}/push", "jobs.push", "Push a job; its payload is text", _PUSHES, str,
+        _POST, f"{_QUEUE}/push", "jobs.push", "Push a job; its payload is text, or bytes in base64",
+        _PUSHES, str,
         do=lambda of, call, queue: of.admin.jobs.push(
-            queue, call.body.payload.encode(), call.body.options, call.caller
+            queue, call.body.data(), call.body.options, call.caller
         ),
         body=PushBody,
     ),

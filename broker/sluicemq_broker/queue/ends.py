@@ -8,14 +8,16 @@ from typing import Any, ClassVar, Final
 from weakref import WeakSet
 
 from sluicemq.protocol.rows import EndRow
-from sluicemq_broker.queue.decisions import Settled
+from sluicemq_broker.queue.decisions import PassOn, Settled
 
 #: Ends that are remembered of all queues together, about, and of one at least and at most.
 MOST_OF_ALL: Final = 50_000
 _LEAST, _MOST = 20, 1000
+_NO_WORKER: Final = (None, None, None, None, None)
 
-#: How a job ended, when, at which worker, in which attempt, after how many seconds there, and its kind.
-End = tuple[str, float, str | None, int | None, float | None, str | None]
+#: How a job ended, when, at which worker, in which attempt, after how many seconds there, its kind, and the
+#: queue to which it went.
+End = tuple[str, float, str | None, int | None, float | None, str | None, str | None]
 
 
 class Ends:
@@ -35,11 +37,12 @@ class Ends:
             delivery = each.delivery
             job = delivery.job
             worker, seconds = delivery.worker.name, at - delivery.handed_at
-            latest[job.id] = (how, now, worker, job.attempts, seconds, job.kind)
+            to = each.decision.onward.queue if isinstance(each.decision, PassOn) else None
+            latest[job.id] = (how, now, worker, job.attempts, seconds, job.kind, to)
 
     def note(self, how: str, ids: Sequence[str], now: float) -> None:
         """Note jobs that have ended without a worker; of many the last ones."""
-        self._room().update((job_id, (how, now, None, None, None, None)) for job_id in ids[-_MOST // 2 :])
+        self._room().update((job_id, (how, now, *_NO_WORKER)) for job_id in ids[-_MOST // 2 :])
 
     def _room(self) -> dict[str, End]:
         """Return where to note some more; the oldest of too many are forgotten."""
@@ -59,7 +62,7 @@ class Ends:
 
 
 def _row(job_id: str, end: End) -> EndRow:
-    how, at, worker, attempt, seconds, kind = end
+    how, at, worker, attempt, seconds, kind, to = end
     return EndRow(
         id=job_id,
         end=how,
@@ -68,4 +71,5 @@ def _row(job_id: str, end: End) -> EndRow:
         attempt=attempt,
         seconds=None if seconds is None else round(seconds, 3),
         kind=kind,
+        to=to,
     )

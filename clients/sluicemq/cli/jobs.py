@@ -102,6 +102,7 @@ def _end_row(end: Mapping[str, Any], now: float) -> dict[str, Any]:
         "attempt": end.get("attempt"),
         "worker": end.get("worker"),
         "kind": end.get("kind"),
+        **({"to": end["to"]} if end.get("to") else {}),
     }
 
 

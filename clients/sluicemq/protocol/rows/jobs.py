@@ -148,7 +148,8 @@ class JobPage(Row, frozen=True, kw_only=True):
 class EndRow(Row, frozen=True, kw_only=True):
     """How a job ended at this broker: ``committed``, ``forwarded``, ``cancelled`` or ``expired``.
 
-    ``seconds``: how long its last ``worker`` had it. None: not known, or no worker had it.
+    ``seconds``: how long its last ``worker`` had it. None: not known, or no worker had it. ``to``: the queue
+    to which it was forwarded.
     """
 
     id: str
@@ -158,6 +159,7 @@ class EndRow(Row, frozen=True, kw_only=True):
     attempt: int | None = None
     seconds: float | None = None
     kind: str | None = None
+    to: str | None = None
 
 
 class EndsRow(Row, frozen=True, kw_only=True):

@@ -13,8 +13,8 @@ function columns(withQueue) {
   return [
     { title: "Kind", kind: "name", cell: (row) => row.kind || "(none)", by: (row) => row.kind },
     withQueue && { title: "Queue", kind: "name slim", cell: (row) => link(row.queue), by: (row) => row.queue },
-    { title: "In/s", num: true, cell: (row) => quiet(row.rates.pushed, rate), by: (row) => row.rates.pushed },
-    { title: "Out/s", num: true, cell: (row) => quiet(row.rates.committed, rate), by: (row) => row.rates.committed },
+    { title: "In/s", num: true, more: true, cell: (row) => quiet(row.rates.pushed, rate), by: (row) => row.rates.pushed },
+    { title: "Out/s", num: true, more: true, cell: (row) => quiet(row.rates.committed, rate), by: (row) => row.rates.committed },
     { title: "Failing/s", num: true, cell: (row) => quiet(row.rates.rolled_back, rate, "bad"), by: (row) => row.rates.rolled_back },
     { title: "Failed", num: true, more: true, cell: (row) => quiet(row.rolled_back + row.rejected, count, "bad"), by: (row) => row.rolled_back + row.rejected },
     { title: "Dead", num: true, cell: (row) => quiet(row.dead, count, "bad"), by: (row) => row.dead },
