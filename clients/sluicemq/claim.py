@@ -6,13 +6,12 @@ Each has a connection of its own, and ends with it: the broker then gives the jo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from time import monotonic
-from typing import Any, Self, Unpack
+from typing import Any, ClassVar, Self, Unpack
 
 from sluicemq import arguments, tracing
 from sluicemq._deprecated import Moved
-from sluicemq.codec import JSON, Codec
+from sluicemq.codec import Codec
 from sluicemq.complaints import log
 from sluicemq.forward import Forward
 from sluicemq.headers import as_bytes
@@ -29,8 +28,9 @@ from sluicemq.protocol.errors import (
 )
 from sluicemq.protocol.options import JobOptions
 from sluicemq.protocol.readable import said
+from sluicemq.steps import Leave, Steps
 from sluicemq.transport import exits
-from sluicemq.transport.access import Access
+from sluicemq.transport.asker import Asker
 from sluicemq.transport.job_fetch import JobFetch
 
 
@@ -62,22 +62,22 @@ class ClaimedJob(Job):
 
     def commit(self, result: bytes | None = None) -> None:
         """Mark the job as done, with this result; after ``commit_in``, and its transaction, with that one."""
-        self._claim.settle([self], wire.COMMIT, None if result is None else as_bytes(result))
+        return self._claim.settle([self], wire.COMMIT, None if result is None else as_bytes(result))
 
     def retry(self, reason: str = "", delay: Duration | None = None) -> None:
         """Give the job back, for a delivery after ``delay`` (None: its back-off; a negative one: at once)."""
         why, wait = arguments.words("reason", reason), delay_of("delay", delay)
-        self._claim.settle([self], wire.ROLLBACK, why, wait)
+        return self._claim.settle([self], wire.ROLLBACK, why, wait)
 
     rollback = Moved("retry")
 
     def requeue(self, delay: Duration | None = None) -> None:
         """Give the job back as if never delivered, for a delivery after ``delay`` (None: at once)."""
-        self._claim.settle([self], wire.RELEASE, delay=delay_of("delay", delay) or 0.0)
+        return self._claim.settle([self], wire.RELEASE, delay=delay_of("delay", delay) or 0.0)
 
     def reject(self, reason: str = "") -> None:
         """Make the job a dead letter at once."""
-        self._claim.settle([self], wire.REJECT, arguments.words("reason", reason))
+        return self._claim.settle([self], wire.REJECT, arguments.words("reason", reason))
 
     def forward(self, queue: str, payload: bytes | None = None, **options: Unpack[JobOptions]) -> None:
         """Move the job to another queue, as :class:`~sluicemq.Forward` does.
@@ -85,7 +85,7 @@ class ClaimedJob(Job):
         Raises also the errors of that queue, such as :class:`~sluicemq.DuplicateError`; the job is given back
         then.
         """
-        self._claim.settle([self], wire.FORWARD, onward=Forward(queue, payload, **options).onward)
+        return self._claim.settle([self], wire.FORWARD, onward=Forward(queue, payload, **options).onward)
 
 
 class Claim:
@@ -98,19 +98,21 @@ class Claim:
     :class:`~sluicemq.ForkedError`, and leaving the block gives nothing back.
     """
 
-    def __init__(
-        self, access: Access, queue: str, *, timeout: float, patient: bool, codec: Codec = JSON
-    ) -> None:
+    #: The kind of its jobs, and of its connection.
+    _Job: ClassVar[type[ClaimedJob]] = ClaimedJob
+    _Fetch: ClassVar[type[JobFetch]] = JobFetch
+
+    def __init__(self, asker: Asker, queue: str) -> None:
         self.queue = queue
-        self.codec = codec
+        self.codec = asker.codec
         """Decodes the payloads that have no content type of their own."""
-        self._endpoint = access.endpoint
+        self._endpoint = asker.access.endpoint
         self.jobs: list[ClaimedJob] = []
         """All jobs of the claim, settled or not."""
-        self._timeout = timeout
+        self._timeout = asker.timeout
         self._unsettled: dict[bytes, ClaimedJob] = {}
         self._progress_at: dict[bytes, float] = {}
-        self._fetch = JobFetch(access, queue, self._made, pop=False, patient=patient)
+        self._fetch = self._Fetch(asker.access, queue, self._made, pop=False, patient=asker.patient)
 
     @property
     def unsettled(self) -> list[ClaimedJob]:
@@ -119,17 +121,7 @@ class Claim:
 
     def fill(self, limit: int, wait: float) -> Self:
         """Reserve up to ``limit`` jobs, for ``Client.reserve``."""
-        try:
-            take = partial(self._fetch.take, limit, wait, self._timeout)
-            for job in tracing.receive(take, self.queue, self._endpoint):
-                self.jobs.append(job)
-                self._unsettled[job.receipt] = job
-        except BaseException:
-            self._fetch.close()
-            raise
-        exits.close_at_exit(self)
-        self._close_if_settled()
-        return self
+        return self._fetch.run(self._filling(limit, wait))
 
     def extend(self, seconds: Duration) -> None:
         """Extend the time of the unsettled jobs to ``seconds`` from now, with one message for all.
@@ -138,22 +130,21 @@ class Claim:
         others are extended.
         """
         check_span("seconds", seconds)
-        self._extend(self.unsettled, in_seconds(seconds))
+        return self._fetch.run(self._extending(self.unsettled, in_seconds(seconds)))
 
     def commit(self) -> None:
         """Commit all unsettled jobs, without a result; raises what a job's ``commit`` raises."""
-        self.settle(self.unsettled, wire.COMMIT)
+        return self.settle(self.unsettled, wire.COMMIT)
 
     def requeue(self) -> None:
         """Give back all unsettled jobs, as if they had not been delivered; may be called again."""
-        self._unsettled.clear()
-        self._fetch.close()
+        return self._fetch.run(self._giving_back())
 
     release = Moved("requeue")
 
     def close(self, timeout: float | None = None) -> None:  # noqa: ARG002 - like other parts that close
         """Give back what is not settled; equal to :meth:`requeue`."""
-        self.requeue()
+        return self.requeue()
 
     def settle(
         self,
@@ -164,30 +155,16 @@ class Claim:
         onward: list[Any] | None = None,
     ) -> None:
         """Send one verdict on some of the jobs, in one message."""
-        mine = [job for job in jobs if job.receipt in self._unsettled]
-        if len(mine) < len(jobs):
-            first = next(job for job in jobs if job not in mine)
-            raise LeaseLostError(f"job {first.id} was settled before, or is no longer the claim's")
-        if mine:
-            rows = [
-                wire.verdict_row(
-                    job.receipt, verb, detail if job.committed is None else job.committed, delay, onward
-                )
-                for job in mine
-            ]
-            problems = tracing.settle(partial(self._ask, mine, wire.SETTLE, rows), mine, verb, self._endpoint)
-            for job in mine:
-                self._unsettled.pop(job.receipt, None)
-            self._close_if_settled()
-            _raise_first(mine, problems)
+        return self._fetch.run(self._settling(jobs, verb, detail, delay, onward))
 
     def extend_one(self, job: Job, seconds: float) -> None:
         """Extend one job."""
-        self._extend([each for each in self.unsettled if each is job] or [job], seconds)
+        mine = [each for each in self.unsettled if each is job]
+        return self._fetch.run(self._extending(mine or [job], seconds))
 
     def statements_of_end(self, job: ClaimedJob, size: int) -> bytes:
         """Ask how one job ends within a transaction."""
-        answer: bytes = self._questioned([job], wire.COMMITIN, job.receipt, size)
+        answer: bytes = self._fetch.run(self._questioning([job], wire.COMMITIN, job.receipt, size))
         return answer
 
     def send_progress(self, job: Job, progress: list[Any]) -> None:
@@ -195,7 +172,7 @@ class Claim:
         now = monotonic()
         if now >= self._progress_at.get(job.receipt, 0.0):
             self._progress_at[job.receipt] = now + PROGRESS_EACH
-            _raise_first([job], self._ask([job], wire.PROGRESS, [[job.receipt, *progress]]))
+            self._report(job, [job.receipt, *progress])
 
     def __iter__(self) -> Iterator[ClaimedJob]:
         return iter(self.jobs)
@@ -207,37 +184,91 @@ class Claim:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        try:
-            if isinstance(error, Exception) and not isinstance(error, Requeue):
-                self._fail(error)
-        finally:
-            self.requeue()
+        self.leave(error)
 
-    def _fail(self, error: Exception) -> None:
-        try:
-            self.settle(self.unsettled, wire.ROLLBACK, said(error, named=True))
-        except SluiceError as unsettled:
-            log.warning("while leaving a claim's block: %s", unsettled)
+    def leave(self, error: BaseException | None) -> None:
+        """Leave the ``with`` block, with the error that leaves it."""
+        return self._fetch.run(self._leaving(error))
 
     def _made(self, row: Sequence[Any], epoch: int, offset: float) -> ClaimedJob:
-        return ClaimedJob.of(self, row, epoch, offset)
+        return self._Job.of(self, row, epoch, offset)
 
-    def _extend(self, jobs: Sequence[Job], seconds: float) -> None:
+    def _report(self, job: Job, row: list[Any]) -> None:
+        _raise_first([job], self._fetch.run(self._refusals([job], wire.PROGRESS, [row])))
+
+    # ------------------------------------------------------------------ its verbs, as steps
+
+    def _filling(self, limit: int, wait: float) -> Steps[Self]:
+        try:
+            with tracing.receiving(self.jobs, self.queue, self._endpoint):
+                self.jobs += yield from self._fetch.taking(limit, wait, self._timeout)
+        except BaseException:
+            self._fetch.close()
+            raise
+        self._unsettled = {job.receipt: job for job in self.jobs}
+        exits.close_at_exit(self._fetch)
+        self._close_if_settled()
+        return self
+
+    def _settling(
+        self,
+        jobs: Sequence[ClaimedJob],
+        verb: str,
+        detail: bytes | str | None = None,
+        delay: float | None = None,
+        onward: list[Any] | None = None,
+    ) -> Steps[None]:
+        mine = [job for job in jobs if job.receipt in self._unsettled]
+        if len(mine) < len(jobs):
+            first = next(job for job in jobs if job not in mine)
+            raise LeaseLostError(f"job {first.id} was settled before, or is no longer the claim's")
+        if not mine:
+            return
+        rows = [
+            wire.verdict_row(
+                job.receipt, verb, detail if job.committed is None else job.committed, delay, onward
+            )
+            for job in mine
+        ]
+        refused: dict[int, SluiceError] = {}
+        with tracing.settling(mine, refused, verb, self._endpoint):
+            refused |= yield from self._refusals(mine, wire.SETTLE, rows)
+        for job in mine:
+            self._unsettled.pop(job.receipt, None)
+        self._close_if_settled()
+        _raise_first(mine, refused)
+
+    def _extending(self, jobs: Sequence[Job], seconds: float) -> Steps[None]:
         if not jobs:
             return
-        problems = self._ask(jobs, wire.EXTEND, [job.receipt for job in jobs], seconds)
-        for position in problems:
+        refused = yield from self._refusals(jobs, wire.EXTEND, [job.receipt for job in jobs], seconds)
+        for position in refused:
             self._unsettled.pop(jobs[position].receipt, None)
         self._close_if_settled()
-        _raise_first(jobs, problems)
+        _raise_first(jobs, refused)
 
-    def _ask(self, jobs: Sequence[Job], verb: bytes, *fields: Any) -> dict[int, SluiceError]:
-        answer = self._questioned(jobs, verb, *fields)
+    def _leaving(self, error: BaseException | None) -> Steps[None]:
+        if isinstance(error, Exception) and not isinstance(error, Requeue):
+            try:
+                yield from self._settling(self.unsettled, wire.ROLLBACK, said(error, named=True))
+            except SluiceError as unsettled:
+                log.warning("while leaving a claim's block: %s", unsettled)
+            except BaseException:
+                self._fetch.close()
+                raise
+        yield from self._giving_back()
+
+    def _giving_back(self) -> Steps[None]:
+        self._unsettled.clear()
+        yield Leave()
+
+    def _refusals(self, jobs: Sequence[Job], verb: bytes, *fields: Any) -> Steps[dict[int, SluiceError]]:
+        answer = yield from self._questioning(jobs, verb, *fields)
         return {int(position): from_code(str(code), *map(str, why)) for position, code, *why in answer or ()}
 
-    def _questioned(self, jobs: Sequence[Job], verb: bytes, *fields: Any) -> Any:
+    def _questioning(self, jobs: Sequence[Job], verb: bytes, *fields: Any) -> Steps[Any]:
         try:
-            return self._fetch.ask_about(jobs[0].epoch, verb, *fields, timeout=self._timeout)
+            return (yield from self._fetch.asking_about(jobs[0].epoch, verb, *fields, timeout=self._timeout))
         except ForkedError:
             raise
         except UnavailableError as error:

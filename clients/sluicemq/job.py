@@ -209,7 +209,7 @@ class Job:
         Raises :class:`~sluicemq.LeaseLostError` if the job is no longer this worker's.
         """
         check_span("seconds", seconds)
-        self._extend(self, in_seconds(seconds))
+        return self._extend(self, in_seconds(seconds))
 
     def keep_extending(self) -> None:
         """Extend the job's time again and again until its handler ends; from its handler.

@@ -15,11 +15,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from time import time_ns
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from opentelemetry import context as contexts
@@ -38,8 +38,6 @@ from sluicemq.version import VERSION
 
 _SCHEMA: Final = "https://opentelemetry.io/schemas/1.44.0"
 _NO_PROVIDERS: Final = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
-
-_J = TypeVar("_J", bound=Job)
 
 
 class Spans:
@@ -106,13 +104,13 @@ class Spans:
             return span, [_carried_on(span, {}, child) for child in onward]
         return span, _carried_on(span, job.headers, onward)
 
-    def receive(self, take: Callable[[], list[_J]], queue: str, endpoint: str) -> list[_J]:
-        """Take jobs in a span that links to each of them; no span if there are none."""
+    @contextmanager
+    def receiving(self, jobs: Sequence[Job], queue: str, endpoint: str) -> Iterator[None]:
+        """Make a span that links to each of the jobs which the block takes; no span if there are none."""
         began = time_ns()
-        jobs: list[_J] = []
         error: BaseException | None = None
         try:
-            jobs = take()
+            yield
         except BaseException as raised:
             error = raised
             raise
@@ -123,26 +121,25 @@ class Spans:
                     links=_links(jobs), start_time=began, attributes=_of_jobs(jobs),
                 )  # fmt: skip
                 self.end(span, error)
-        return jobs
 
-    def settle(
-        self, ask: Callable[[], dict[int, SluiceError]], jobs: Sequence[Job], verb: str, endpoint: str
-    ) -> dict[int, SluiceError]:
-        """Settle jobs of a claim, in a span for each."""
+    @contextmanager
+    def settling_claimed(
+        self, jobs: Sequence[Job], refused: Mapping[int, SluiceError], verb: str, endpoint: str
+    ) -> Iterator[None]:
+        """Make a span for the block that settles jobs of a claim; it fails with the first refusal."""
         span = self._begin(
             verb.lower(), "settle", jobs[0].queue, endpoint, SpanKind.CLIENT,
             links=_links(jobs), attributes=_of_jobs(jobs),
         )  # fmt: skip
         error: BaseException | None = None
         try:
-            refused = ask()
+            yield
             error = next(iter(refused.values()), None)
         except BaseException as raised:
             error = raised
             raise
         finally:
             self.end(span, error)
-        return refused
 
     def end(self, span: Span, error: BaseException | None = None, at: int | None = None) -> None:
         """End a span, with its error if there is one, ``at`` nanoseconds since 1970 (None: now)."""

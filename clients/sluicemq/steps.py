@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 Answer = TypeVar("Answer")
@@ -24,12 +24,40 @@ class Pause(NamedTuple):
     seconds: float
 
 
+class Until(NamedTuple):
+    """A step: a wait, of at most some seconds, until something holds that messages of the broker change."""
+
+    holds: Callable[[], bool]
+    seconds: float
+
+
+class Leave(NamedTuple):
+    """A step: the end of the connection."""
+
+
 class Found(NamedTuple):
     """A step: something that an iteration yields."""
 
     value: Any
 
 
+Step: TypeAlias = Ask | Pause | Until | Leave
+
 #: Steps that return something, and steps that find one thing after the other.
-Steps: TypeAlias = Generator[Ask | Pause, Any, Answer]
-Finds: TypeAlias = Generator[Ask | Pause | Found, Any, None]
+Steps: TypeAlias = Generator[Step, Any, Answer]
+Finds: TypeAlias = Generator[Step | Found, Any, None]
+
+
+def run(steps: Steps[Answer], do: Callable[[Step], Any]) -> Answer:
+    """Do one step after the other, and return what they return; they hear of the error of each."""
+    go: Callable[[Any], Step] = steps.send
+    outcome: Any = None
+    while True:
+        try:
+            step = go(outcome)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        try:
+            go, outcome = steps.send, do(step)
+        except BaseException as error:  # noqa: BLE001 - the steps raise it
+            go, outcome = steps.throw, error

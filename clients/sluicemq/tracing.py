@@ -7,17 +7,15 @@ The library never imports OpenTelemetry by itself: a program that has set a trac
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 from sluicemq.job import Job
 from sluicemq.protocol.errors import SluiceError
 
 if TYPE_CHECKING:
     from sluicemq.spans import Sending, Spans
-
-_J = TypeVar("_J", bound=Job)
 
 _modules = sys.modules
 #: The last tracer provider and its spans: one value, so that no thread sees half of it.
@@ -42,18 +40,18 @@ def sending_many(queue: str, endpoint: str) -> Iterator[Sending | None]:
         yield sending
 
 
-def receive(take: Callable[[], list[_J]], queue: str, endpoint: str) -> list[_J]:
-    """Return the jobs that ``take`` returns, in a span."""
+def receiving(jobs: Sequence[Job], queue: str, endpoint: str) -> AbstractContextManager[None]:
+    """Make a span for the block that takes ``jobs``, which is empty before."""
     spans = current()
-    return take() if spans is None else spans.receive(take, queue, endpoint)
+    return nullcontext() if spans is None else spans.receiving(jobs, queue, endpoint)
 
 
-def settle(
-    ask: Callable[[], dict[int, SluiceError]], jobs: Sequence[Job], verb: str, endpoint: str
-) -> dict[int, SluiceError]:
-    """Return the refusals that ``ask`` returns, by position, in a span for each job."""
+def settling(
+    jobs: Sequence[Job], refused: Mapping[int, SluiceError], verb: str, endpoint: str
+) -> AbstractContextManager[None]:
+    """Make a span for the block that settles jobs of a claim, and adds the refusals to ``refused``."""
     spans = current()
-    return ask() if spans is None else spans.settle(ask, jobs, verb, endpoint)
+    return nullcontext() if spans is None else spans.settling_claimed(jobs, refused, verb, endpoint)
 
 
 def settled(ended: Iterable[tuple[Any, SluiceError | None]], at: int) -> None:

@@ -236,6 +236,18 @@ async def answer_iterated_without_await(endpoint: str) -> None:
             pass
 
 
+async def claim_without_async_with(endpoint: str) -> None:
+    async with Client(endpoint=endpoint) as client:
+        with client.jobs.reserve("q", 1):  # type: ignore[attr-defined]
+            pass
+
+
+async def claim_iterated_without_await(endpoint: str) -> None:
+    async with Client(endpoint=endpoint) as client:
+        for _ in client.jobs.reserve("q", 1):  # type: ignore[attr-defined]
+            pass
+
+
 async def messages_without_async_for(endpoint: str) -> None:
     async with Reader("s", endpoint=endpoint) as reader:
         for _ in reader:  # type: ignore[attr-defined]
@@ -291,6 +303,11 @@ async def verb_not_awaited(endpoint: str) -> None:
         await forgotten(lambda: client.queues.pause("q"))
 
 
+async def claim_not_awaited(endpoint: str) -> None:
+    async with Client(endpoint=endpoint) as client:
+        await forgotten(lambda: client.jobs.reserve("q", 1))
+
+
 async def task_not_awaited(endpoint: str) -> None:
     with App(endpoint=endpoint) as app:
         await forgotten(lambda: app.task(handle).apush(None))
@@ -312,6 +329,12 @@ MISTAKES = {
     "events are followed without async": Mistake(events_without_async_for, TypeError, "not iterable"),
     "an answer is iterated over": Mistake(answer_iterated_without_await, TypeError, "__aiter__.*coroutine"),
     "messages are read without async": Mistake(messages_without_async_for, TypeError, "not iterable"),
+    "a claim is entered without async": Mistake(
+        claim_without_async_with, TypeError, "context manager protocol"
+    ),
+    "a claim is iterated over before it is here": Mistake(
+        claim_iterated_without_await, TypeError, "not iterable"
+    ),
     "a loop is run in the loop": Mistake(loop_within_the_loop, RuntimeError, "from a running event loop"),
     "nothing runs at a time": Mistake(nothing_at_a_time, ValueError, "concurrency"),
     "a call has too little time": Mistake(call_with_too_little_time, sluicemq.TimeoutError, "job .* queue"),
@@ -321,6 +344,7 @@ MISTAKES = {
     ),
     "a wait is not awaited": Mistake(wait_not_awaited, RuntimeWarning, "wait' was never awaited"),
     "a verb is not awaited": Mistake(verb_not_awaited, RuntimeWarning, "'Queues.pause' was never awaited"),
+    "a claim is not awaited": Mistake(claim_not_awaited, RuntimeWarning, "'Jobs.reserve' was never awaited"),
     "a task is not awaited": Mistake(task_not_awaited, RuntimeWarning, "'Task.apush' was never awaited"),
     "a receipt is awaited in another loop": Mistake(
         awaited_elsewhere, RuntimeError, "this receipt belongs to another event loop, which runs elsewhere"

@@ -194,7 +194,11 @@ def test_a_module_that_was_moved_from_another_queue_runs(
 
 @pytest.mark.parametrize(
     ("name", "printed"),
-    [("asyncio", ["1", "b'small dog.jpg'", "[b'small a', b'small b']"]), ("asyncio lifespan", ["50"])],
+    [
+        ("asyncio", ["1", "b'small dog.jpg'", "[b'small a', b'small b']"]),
+        ("asyncio lifespan", ["50"]),
+        ("asyncio claim", ["1"]),
+    ],
 )
 def test_the_examples_of_asyncio_print_what_they_say(
     broker: BrokerProcess, name: str, printed: list[str]

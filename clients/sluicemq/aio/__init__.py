@@ -6,6 +6,7 @@
 ...     await receipt
 """
 
+from sluicemq.aio.claim import Claim, ClaimedJob
 from sluicemq.aio.client import Client
 from sluicemq.aio.confirming import PublishReceipt, PushReceipt
 from sluicemq.aio.job import Job
@@ -18,6 +19,8 @@ from sluicemq.aio.subscription import Subscription
 from sluicemq.aio.worker import Worker
 
 __all__ = [
+    "Claim",
+    "ClaimedJob",
     "Client",
     "Job",
     "Operation",

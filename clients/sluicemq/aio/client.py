@@ -6,9 +6,10 @@ from typing import Any, Unpack
 
 from sluicemq import namespaces as of_threads
 from sluicemq.aio import namespaces
-from sluicemq.aio.confirming import disconnected
 from sluicemq.aio.life import Life
-from sluicemq.aio.namespaces import AskerInLoop, Awaited, CallsInLoop
+from sluicemq.aio.loop import disconnected
+from sluicemq.aio.namespaces import AskerInLoop, CallsInLoop
+from sluicemq.aio.verbs import Awaited
 from sluicemq.arguments import checked
 from sluicemq.codec import JSON, CodecArgument
 from sluicemq.transport.access import Access, Broker

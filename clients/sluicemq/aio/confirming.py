@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Generator
-from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from sluicemq import confirming
 from sluicemq.aio.life import Life
-from sluicemq.aio.loop import LoopMailbox, Room, in_thread, in_time, require
+from sluicemq.aio.loop import LoopMailbox, Noticed, Room, disconnected, in_time, require
 from sluicemq.receipt import PublishReceipt as PublishReceiptOfThreads
 from sluicemq.receipt import PushReceipt as PushReceiptOfThreads
 from sluicemq.receipt import Receipt, late
 from sluicemq.transport.replies import ResultReceipt as ResultReceiptOfThreads
-
-#: Seconds that the broker has to hear of the end of a connection.
-_LEAVE_WITHIN: Final = 1.0
 
 
 class _AwaitedReceipt(Receipt):
@@ -118,7 +113,7 @@ class InLoop(confirming.Confirming[R]):
     def _begin(self) -> None:
         self.room, self.flushes = Room(), Room()
         super()._begin()
-        self._room = _Noticed(self._lock, self._look)
+        self._room = Noticed(self._lock, self._look)
 
     def _look(self) -> None:
         self.room.look()
@@ -133,24 +128,6 @@ class InLoop(confirming.Confirming[R]):
             hear(*args)
         finally:
             self._free(count, size)
-
-
-class _Noticed(threading.Condition):
-    """A condition whose ``notify_all`` tasks notice, too."""
-
-    def __init__(self, lock: Any, look: Callable[[], None]) -> None:
-        super().__init__(lock)
-        self._look = look
-
-    def notify_all(self) -> None:
-        super().notify_all()
-        with suppress(RuntimeError):  # the loop is closed, and its tasks are gone
-            self._look()
-
-
-async def disconnected(close: Callable[[float], Any]) -> None:
-    """Close a connection; the close goes on if this wait is cancelled."""
-    await in_thread(close, _LEAVE_WITHIN)
 
 
 C = TypeVar("C", bound=InLoop[Any])

@@ -12,11 +12,14 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from sluicemq.transport.native import run_posted
 
 _T = TypeVar("_T")
+
+#: Seconds that the broker has to hear of the end of a connection.
+_LEAVE_WITHIN: Final = 1.0
 
 
 class LoopMailbox:
@@ -108,6 +111,11 @@ async def in_thread(function: Callable[..., _T], *args: Any) -> _T:
     return await future
 
 
+async def disconnected(close: Callable[[float], Any]) -> None:
+    """Close a connection; the close goes on if this wait is cancelled."""
+    await in_thread(close, _LEAVE_WITHIN)
+
+
 def resolve(future: asyncio.Future[Any], result: Any, error: BaseException | None = None) -> None:
     """Set the outcome of a future, unless somebody has cancelled it."""
     if future.done():
@@ -150,3 +158,17 @@ class Room:
         """Have the first task look again."""
         if self._waiting:
             resolve(self._waiting[0], None)
+
+
+class Noticed(threading.Condition):
+    """A condition whose ``notify_all`` tasks notice, too."""
+
+    def __init__(self, lock: Any, look: Callable[[], None]) -> None:
+        super().__init__(lock)
+        self._look = look
+
+    def notify_all(self) -> None:
+        """Wake up threads and tasks."""
+        super().notify_all()
+        with suppress(RuntimeError):  # the loop is closed, and its tasks are gone
+            self._look()

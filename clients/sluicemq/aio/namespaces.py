@@ -7,15 +7,13 @@ and what it returns are stated there, and checkers of types read them through th
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from types import MethodType
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from collections.abc import AsyncIterator
+from typing import Any, TypeVar
 
-from sluicemq import operation
-from sluicemq.aio.asking import ask
+from sluicemq.aio.asking import ask, run
+from sluicemq.aio.claim import ClaimInLoop, FetchInLoop, Reserving
 from sluicemq.aio.loop import LoopMailbox
-from sluicemq.aio.operation import Operation
+from sluicemq.aio.verbs import Awaited, Each, Operating
 from sluicemq.namespaces import (
     audit,
     brokers,
@@ -30,10 +28,9 @@ from sluicemq.namespaces import (
     streams,
 )
 from sluicemq.namespaces.calls import Calls
-from sluicemq.steps import Ask, Finds, Found, Pause, Steps
+from sluicemq.steps import Ask, Finds, Found, Pause, Step, Steps
 from sluicemq.transport.asker import Asker
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 
@@ -42,7 +39,7 @@ class AskerInLoop(Asker):
 
     _open_mailbox = staticmethod(LoopMailbox)
 
-    async def do(self, step: Ask | Pause | Found) -> Any:
+    async def do(self, step: Step) -> Any:
         """Do one step."""
         match step:
             case Ask(verb, fields, repeat, timeout, more):
@@ -57,23 +54,16 @@ class CallsInLoop(Calls):
     """Requests of one async client: what :meth:`run` returns is awaited."""
 
     asker: AskerInLoop
+    Claim = ClaimInLoop
+    Fetch = FetchInLoop
 
     def run(self, steps: Steps[R]) -> Any:
         """Return what does one step after the other."""
-        return self._run(steps)
+        return run(steps, self.asker.do)
 
     def each(self, steps: Finds) -> Any:
         """Return what yields the findings of one step after the other."""
         return self._each(steps)
-
-    async def _run(self, steps: Steps[R]) -> R:
-        answer: Any = None
-        while True:
-            try:
-                step = steps.send(answer)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-            answer = await self.asker.do(step)
 
     async def _each(self, steps: Finds) -> AsyncIterator[Any]:
         answer: Any = None
@@ -87,69 +77,6 @@ class CallsInLoop(Calls):
                 answer = None
             else:
                 answer = await self.asker.do(step)
-
-
-class _Verb:
-    """A method that calls the verb of the namespace for threads, over an async client's calls."""
-
-    def __init__(self, verb: Callable[..., Any]) -> None:
-        self._call = self._calling(verb)
-        functools.update_wrapper(self._call, verb)
-        self.__doc__ = verb.__doc__
-
-    def _calling(self, verb: Callable[..., Any]) -> Callable[..., Any]:
-        raise NotImplementedError
-
-    def __get__(self, namespace: Any, _owner: Any = None) -> Any:
-        return self._call if namespace is None else MethodType(self._call, namespace)
-
-
-class Awaited(_Verb, Generic[P, R]):
-    """A verb that is awaited."""
-
-    def __init__(self, verb: Callable[Concatenate[Any, P], R]) -> None:
-        super().__init__(verb)
-
-    def _calling(self, verb: Callable[..., Any]) -> Callable[..., Any]:
-        async def call(namespace: Any, /, *args: Any, **given: Any) -> Any:
-            return await verb(namespace._verbs, *args, **given)
-
-        return call
-
-    def __get__(self, namespace: Any, _owner: Any = None) -> Callable[P, Coroutine[Any, Any, R]]:
-        return super().__get__(namespace)  # type: ignore[no-any-return]
-
-
-class Operating(_Verb, Generic[P, R]):
-    """A verb that is awaited, and whose outcome is, too."""
-
-    def __init__(self, verb: Callable[Concatenate[Any, P], operation.Operation[R]]) -> None:
-        super().__init__(verb)
-
-    def _calling(self, verb: Callable[..., Any]) -> Callable[..., Any]:
-        async def call(namespace: Any, /, *args: Any, **given: Any) -> Any:
-            return Operation(await verb(namespace._verbs, *args, **given))
-
-        return call
-
-    def __get__(self, namespace: Any, _owner: Any = None) -> Callable[P, Coroutine[Any, Any, Operation[R]]]:
-        return super().__get__(namespace)  # type: ignore[no-any-return]
-
-
-class Each(_Verb, Generic[P, R]):
-    """A verb over whose findings ``async for`` goes."""
-
-    def __init__(self, verb: Callable[Concatenate[Any, P], Iterator[R]]) -> None:
-        super().__init__(verb)
-
-    def _calling(self, verb: Callable[..., Any]) -> Callable[..., Any]:
-        def call(namespace: Any, /, *args: Any, **given: Any) -> Any:
-            return verb(namespace._verbs, *args, **given)
-
-        return call
-
-    def __get__(self, namespace: Any, _owner: Any = None) -> Callable[P, AsyncIterator[R]]:
-        return super().__get__(namespace)  # type: ignore[no-any-return]
 
 
 class _Namespace:
@@ -185,6 +112,8 @@ class Jobs(_Namespace):
     promote = Awaited(jobs.Jobs.promote)
     cancel = Awaited(jobs.Jobs.cancel)
     result = Awaited(jobs.Jobs.result)
+    reserve = Reserving(jobs.Jobs.reserve)
+    pop = Awaited(jobs.Jobs.pop)
 
 
 class DeadLetters(_Namespace):

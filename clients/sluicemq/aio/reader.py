@@ -8,9 +8,8 @@ from time import monotonic
 from typing import Any, Self, Unpack
 
 from sluicemq import reader
-from sluicemq.aio.confirming import disconnected
 from sluicemq.aio.life import Life
-from sluicemq.aio.loop import LoopMailbox, Room
+from sluicemq.aio.loop import LoopMailbox, Room, disconnected
 from sluicemq.arguments import checked
 from sluicemq.message import Message
 from sluicemq.protocol.errors import GapError

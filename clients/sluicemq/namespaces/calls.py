@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from time import sleep
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
+from sluicemq.claim import Claim
 from sluicemq.operation import Operation
 from sluicemq.protocol.errors import UnfinishedError
 from sluicemq.protocol.rows import from_wire
 from sluicemq.protocol.wire import TaskField
-from sluicemq.steps import Ask, Finds, Found, Pause, Steps
+from sluicemq.steps import Ask, Finds, Found, Steps, run
 from sluicemq.transport.asker import Asker
+from sluicemq.transport.job_fetch import JobFetch
 
 #: Seconds of a bulk order's time-out that are kept for the answer's way back.
 _ON_ITS_WAY: Final = 1.0
@@ -32,18 +33,16 @@ class Calls:
     is all that is made of them.
     """
 
+    #: How jobs are claimed and fetched.
+    Claim: ClassVar[type[Claim]] = Claim
+    Fetch: ClassVar[type[JobFetch]] = JobFetch
+
     def __init__(self, asker: Asker) -> None:
         self.asker = asker
 
     def run(self, steps: Steps[Answer]) -> Answer:
         """Do one step after the other; return what they return."""
-        answer: Any = None
-        while True:
-            try:
-                step = steps.send(answer)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
-            answer = self._do(step)
+        return run(steps, self.asker.do)
 
     def each(self, steps: Finds) -> Iterator[Any]:
         """Do one step after the other; yield what they find."""
@@ -55,7 +54,7 @@ class Calls:
                     yield step.value
                     answer = None
                 else:
-                    answer = self._do(step)
+                    answer = self.asker.do(step)
 
     def reading(self, kind: type[Answer], ask: Ask, pick: Callable[[Any], Any] = unchanged) -> Steps[Answer]:
         """Ask, and return the part of the answer that ``pick`` returns, as this type."""
@@ -94,13 +93,6 @@ class Calls:
 
     def _ordered(self, kind: type[Answer], answer: Any) -> Any:
         return Operation.begun(self, kind, answer)
-
-    def _do(self, step: Ask | Pause | Found) -> Any:
-        match step:
-            case Ask(verb, fields, repeat, timeout, more):
-                return self.asker.ask(verb, *fields, timeout=timeout, more=more, repeat=repeat)
-            case Pause(seconds):
-                return sleep(seconds)
 
 
 class PlainCalls(Calls):

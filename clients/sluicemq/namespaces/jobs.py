@@ -116,25 +116,14 @@ class Jobs(Namespace):
         Returns when there are ``limit`` jobs, or after ``wait`` seconds with the jobs so far, also none.
         Raises :class:`~sluicemq.NotFoundError` if there is no such queue.
         """
-        asker = self._calls.asker
-        claim = Claim(asker.access, queue, timeout=asker.timeout, patient=asker.patient, codec=asker.codec)
-        return claim.fill(limit, in_seconds(wait))
+        return self._calls.Claim(self._calls.asker, queue).fill(limit, in_seconds(wait))
 
     def pop(self, queue: str, limit: int = 1, wait: Duration = 0.0) -> builtins.list[Job]:
         """Take up to ``limit`` jobs (1000 at most) at most once: they are removed before they are sent.
 
         Waits as :meth:`reserve` does. Jobs under way when the connection is lost are gone.
         """
-        asker = self._calls.asker
-        return pop_jobs(
-            asker.access,
-            queue,
-            limit,
-            in_seconds(wait),
-            timeout=asker.timeout,
-            patient=asker.patient,
-            codec=asker.codec,
-        )
+        return pop_jobs(self._calls.Fetch, self._calls.asker, queue, limit, in_seconds(wait))
 
 
 def _result(ask: Ask) -> Steps[bytes]:

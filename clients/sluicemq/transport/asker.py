@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from time import sleep
 from typing import Any
 
 from sluicemq import forks
 from sluicemq.codec import JSON, Codec
+from sluicemq.steps import Ask, Pause, Step
 from sluicemq.transport import native
 from sluicemq.transport.access import Access
 from sluicemq.transport.connection import Connection
@@ -50,6 +52,14 @@ class Asker:
         ``repeat``: it changes nothing, or nothing twice, and is sent again after a lost connection.
         """
         return self._questions.ask(verb, *fields, timeout=self.limit(timeout, more), repeat=repeat)
+
+    def do(self, step: Step) -> Any:
+        """Do one step of a verb."""
+        match step:
+            case Ask(verb, fields, repeat, timeout, more):
+                return self.ask(verb, *fields, timeout=timeout, more=more, repeat=repeat)
+            case Pause(seconds):
+                return sleep(seconds)
 
     def limit(self, timeout: float | None, more: float) -> float:
         """Return the seconds that an answer may take."""
