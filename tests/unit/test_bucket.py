@@ -16,21 +16,21 @@ def test_it_is_full_again_after_a_rest_and_no_fuller() -> None:
 
 
 def test_one_key_can_not_use_up_the_tokens_of_another_and_all_together_are_bounded() -> None:
-    buckets = Buckets(each=(1.0, 2.0), every=(1.0, 4.0))
+    buckets = Buckets(per_key=(1.0, 2.0), every=(1.0, 4.0))
     assert [buckets.take("a", 5.0) for _ in range(4)] == [True, True, False, False]
     assert [buckets.take("b", 5.0) for _ in range(2)] == [True, True]
     assert not buckets.take("c", 5.0)
 
 
 def test_a_token_that_was_given_back_can_be_taken_again() -> None:
-    buckets = Buckets(each=(0.0, 1.0), every=(0.0, 1.0))
+    buckets = Buckets(per_key=(0.0, 1.0), every=(0.0, 1.0))
     assert buckets.take("a", 5.0)
     buckets.give_back("a")
     assert buckets.take("a", 5.0)
 
 
 def test_keys_beyond_the_known_ones_are_forgotten() -> None:
-    buckets = Buckets(each=(0.0, 1.0), every=(0.0, 100.0), known=2)
+    buckets = Buckets(per_key=(0.0, 1.0), every=(0.0, 100.0), known=2)
     for key in ("a", "b", "c"):
         assert buckets.take(key, 5.0)
     assert buckets.take("a", 5.0)

@@ -57,9 +57,11 @@ class DeadLetterAdmin:
         """
         if name is not None:
             self._queues.get(name)
-        names = [name] if name is not None else [each.name for each in self._queues if is_seen(each.name)]
-        counted = {each: self._census.dead(each) for each in names}
-        dying = sorted((each for each in names if counted[each] != 0), key=lambda each: -(counted[each] or 1))
+        names = [name] if name is not None else [queue.name for queue in self._queues if is_seen(queue.name)]
+        counted = {queue: self._census.dead(queue) for queue in names}
+        dying = sorted(
+            (queue for queue in names if counted[queue] != 0), key=lambda queue: -(counted[queue] or 1)
+        )
         looked_at, now = dying[:_MOST_QUEUES], self._clock.now()
         most = max(_LEAST_OF_ONE, SAMPLE // max(1, len(looked_at)))
         found: list[LatestError] = []

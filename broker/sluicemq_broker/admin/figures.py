@@ -64,8 +64,8 @@ class Figures:
     def kinds(self) -> Iterator[tuple[str, str, KindCounters]]:
         """Yield each queue and kind of jobs with its counters."""
         for queue in self._queues:
-            for each in queue.kinds():
-                yield each.queue, each.kind, each.counters
+            for kind in queue.kinds():
+                yield kind.queue, kind.kind, kind.counters
 
     def timings(self) -> dict[Timing, dict[str, Histogram]]:
         """Return durations by the value of the label that splits them, such as a queue; else by ``""``."""

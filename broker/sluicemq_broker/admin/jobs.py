@@ -150,7 +150,7 @@ class JobAdmin:
         """
         queue, read = self._queues.get(name), read_options(options or {}, _CANCEL, "a CANCEL")
         children = self._removals(queue).children_of(name, job_id) if read.get("children") else []
-        for other in {each for each, _ in children}:
+        for other in {child for child, _ in children}:
             authorize(caller, Action.MANAGE, other)
         self._cancel(queue, job_id, running=read.get("running", False))
         for other, child in children:

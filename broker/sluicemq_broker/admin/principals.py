@@ -244,7 +244,9 @@ def at_store(store: PrincipalStore, hash_password: Callable[[str], str]) -> Prin
     """Return the administration of principals without a broker, which knows none of a file."""
 
     def records(after: str, most: int) -> list[PrincipalRecord]:
-        there = sorted((record for record in store.read() if not record.removed), key=lambda each: each.name)
+        there = sorted(
+            (record for record in store.read() if not record.removed), key=lambda record: record.name
+        )
         return [record for record in there if record.name > after][:most]
 
     def change(name: str, change: Change, keep_operator: bool) -> PrincipalRecord | None:  # noqa: FBT001

@@ -105,9 +105,11 @@ class QueueAdmin:
         queue.store.prepare()
         found = backlog(self._queues.database_of(queue), name, queue.clock.now())
         return BacklogRow(
-            kinds=tuple(_waiting(each) for each in found.kinds),
-            tenants=tuple(_waiting(each, held_back=queue.holds_back(each.name)) for each in found.tenants),
-            groups=tuple(_waiting(each) for each in found.groups),
+            kinds=tuple(_waiting(kind) for kind in found.kinds),
+            tenants=tuple(
+                _waiting(tenant, held_back=queue.holds_back(tenant.name)) for tenant in found.tenants
+            ),
+            groups=tuple(_waiting(group) for group in found.groups),
             looked=found.looked,
             more=found.looked >= MOST_LOOKED_AT,
         )
@@ -121,10 +123,10 @@ class QueueAdmin:
         """
         queues = self._queues if name is None else [self._queues.get(name)]
         seen = (kind for queue in queues if is_seen(queue.name) for kind in queue.kinds())
-        found = [each for each in in_pieces(seen) if contains.lower() in each.kind.lower()]
+        found = [kind for kind in in_pieces(seen) if contains.lower() in kind.kind.lower()]
         if len(found) > limit:
             found = nlargest(limit, found, key=attrgetter("trouble"))
-        return [each.row() for each in in_pieces(found)]
+        return [kind.row() for kind in in_pieces(found)]
 
     def pause(self, name: str, what: str) -> list[str] | Unchanged:
         """Pause delivery or intake at all brokers; returns what is paused now."""

@@ -76,7 +76,7 @@ class ScheduleAdmin:
             schedule=_row(schedule),
             payload=schedule.payload,
             next=() if table.problem else tuple(runs),
-            runs=tuple(from_document(JobRow, each) for each in self.schedules.runs(schedule, _RUNS)),
+            runs=tuple(from_document(JobRow, run) for run in self.schedules.runs(schedule, _RUNS)),
         )
 
     def do(self, action: str, about: dict[str, Any]) -> Any:

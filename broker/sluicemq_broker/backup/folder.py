@@ -74,7 +74,7 @@ class BackupFolder:
 
         ``newest`` stays, whatever its name: the clock may have been set back.
         """
-        others = sorted((file for file in self._files() if file != newest), key=lambda each: each.name)
+        others = sorted((file for file in self._files() if file != newest), key=lambda file: file.name)
         old = others[: max(0, len(others) - most + 1)]
         for path in old:
             path.unlink(missing_ok=True)

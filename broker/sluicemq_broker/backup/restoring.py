@@ -176,12 +176,12 @@ class _Restore:
                 raise Refusal("another restore has begun")
         return len(found)
 
-    def _make_indexes(self, each: Description) -> None:
+    def _make_indexes(self, collection: Description) -> None:
         """Make the indexes of a collection; where an election has broken that off, once more."""
         # Tries to make the indexes of a collection.
         for left in reversed(range(5)):
             try:
-                self._targets[each.database].make_indexes(each)
+                self._targets[collection.database].make_indexes(collection)
                 break
             except UnavailableError:
                 if not left:
@@ -193,28 +193,28 @@ class _Restore:
         except (ValueError, KeyError, TypeError) as error:
             raise Refusal(f"{self._file} is damaged: {metadata_file(source, name)} can't be read") from error
 
-    def _fill(self, each: Description) -> None:
+    def _fill(self, collection: Description) -> None:
         """Insert all documents of a collection; its indexes follow, as one of them removes old documents."""
-        target = self._targets[each.database]
-        target.create(each)
-        for documents in self._batches(each):
-            target.insert(each.name, documents)
+        target = self._targets[collection.database]
+        target.create(collection)
+        for documents in self._batches(collection):
+            target.insert(collection.name, documents)
             self._documents += len(documents)
             self._bytes += sum(map(len, documents))
             self._say_sometimes(
-                f"{each.name}: {self._documents} documents, {self._bytes // 1_000_000} MB in all so far"
+                f"{collection.name}: {self._documents} documents, {self._bytes // 1_000_000} MB in all so far"
             )
             self._require_last_restore(target)
-        wanted = self._reader.files[documents_file(each.database, each.name)].documents
-        if (count := target.count(each.name)) != wanted:
+        wanted = self._reader.files[documents_file(collection.database, collection.name)].documents
+        if (count := target.count(collection.name)) != wanted:
             raise Refusal(
-                f"{each.name} has {count} documents, and the backup has {wanted}: somebody else writes"
+                f"{collection.name} has {count} documents, and the backup has {wanted}: somebody else writes"
             )
 
-    def _batches(self, each: Description) -> Iterator[list[bytes]]:
+    def _batches(self, collection: Description) -> Iterator[list[bytes]]:
         batch: list[bytes] = []
         size = 0
-        for document in self._reader.documents(documents_file(each.database, each.name)):
+        for document in self._reader.documents(documents_file(collection.database, collection.name)):
             if batch and (len(batch) >= _MOST or size + len(document) > _MOST_BYTES):
                 yield batch
                 batch, size = [], 0

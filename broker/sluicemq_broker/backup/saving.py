@@ -86,28 +86,28 @@ class _Copy:
                 for collection in collections:
                     self._add(writer, collection, snapshot.batches(collection))
 
-    def _add(self, writer: ArchiveWriter, each: Description, batches: Iterator[bytes]) -> None:
+    def _add(self, writer: ArchiveWriter, collection: Description, batches: Iterator[bytes]) -> None:
         done = Filed("", 0, 0, "")
         try:
-            with writer.adding(documents_file(each.database, each.name)) as take:
+            with writer.adding(documents_file(collection.database, collection.name)) as take:
                 for batch in batches:
                     done = take(batch)
-                    self._show(each, done)
+                    self._show(collection, done)
                     self._folder.require_room()
         except LeftOut:
-            self._left_out.append(f"{each.database}.{each.name}")
+            self._left_out.append(f"{collection.database}.{collection.name}")
             return
-        writer.add(metadata_file(each.database, each.name), each.text())
+        writer.add(metadata_file(collection.database, collection.name), collection.text())
         self._done.append(done)
-        self._collections.append((each.database, each.name))
+        self._collections.append((collection.database, collection.name))
 
-    def _show(self, each: Description, done: Filed) -> None:
+    def _show(self, collection: Description, done: Filed) -> None:
         # Seconds between two lines of progress
         if time.monotonic() - self._said > 5.0:
             self._said = time.monotonic()
             before = sum(file.bytes for file in self._done)
             self._say(
-                f"{each.name}: {done.documents} documents; "
+                f"{collection.name}: {done.documents} documents; "
                 f"{(before + done.bytes) // 1_000_000} MB in all so far"
             )
 

@@ -23,9 +23,9 @@ _SHOWN_AS_TEXT = (MongoUri, RedisUrl, Secret, Endpoint, Path, KeyFile, Permissio
 def describe(config: Config) -> str:
     """Return every value as TOML, with its meaning; passwords are hidden, unset values are comments."""
     return "\n".join(
-        _table(title, each)
+        _table(title, values)
         for section in SECTIONS
-        for title, each in _titled(section.name, section.of(config))
+        for title, values in _titled(section.name, section.of(config))
     )
 
 
@@ -97,7 +97,7 @@ def _values(tables: Any) -> Any:
     if isinstance(tables, tuple):
         return [_values(table) for table in tables]
     return {
-        key: plain(getattr(tables, each.name))
-        for key, each in settings_of(type(tables)).items()
+        key: plain(getattr(tables, field.name))
+        for key, field in settings_of(type(tables)).items()
         if applies(key, tables)
     }

@@ -302,8 +302,8 @@ class _Reading:
         principals = own.pop("principals", {}) if isinstance(own, dict) else {}
         settings = SecuritySettings(**self._table(SecuritySettings, own, f"{self._file}: [security]"))
         what, found = "security.principals", {}
-        for name, each in self._named(what, principals, rules.principal_name):
-            principal = self._made(PrincipalSettings, each, self._place_of(what, name))
+        for name, given in self._named(what, principals, rules.principal_name):
+            principal = self._made(PrincipalSettings, given, self._place_of(what, name))
             if principal is not None:
                 found[name] = principal
         return settings, MappingProxyType(found)

@@ -51,7 +51,7 @@ def taken_over(old: Config, new: Config) -> Config:
         queues=MappingProxyType(queues),
         other_queues=_merged(old.other_queues, new.other_queues),
         devices=tuple(
-            _merged(each, other) if other else each for each, other in _pairs(old.devices, new.devices)
+            _merged(device, other) if other else device for device, other in _pairs(old.devices, new.devices)
         ),
         security=_merged(old.security, new.security),
         principals=new.principals,
@@ -120,11 +120,11 @@ def _pairs(
 ) -> Iterator[tuple[DeviceSettings, DeviceSettings | None]]:
     """Yield each device with the one that has its doors now, wherever in the file; None: none has."""
     rest = list(new)
-    for each in old:
-        other = next((other for other in rest if _place_of(other) == _place_of(each)), None)
+    for device in old:
+        other = next((other for other in rest if _place_of(other) == _place_of(device)), None)
         if other:
             rest.remove(other)
-        yield each, other
+        yield device, other
 
 
 def _place_of(device: DeviceSettings) -> list[Any]:
@@ -135,7 +135,7 @@ def _place_of(device: DeviceSettings) -> list[Any]:
 
 def _same_doors(before: Any, after: Any) -> list[tuple[Endpoint, Endpoint]]:
     """Return the doors of a setting, each before and after; none if they are others, or no doors."""
-    one, other = (each if isinstance(each, tuple) else (each,) for each in (before, after))
+    one, other = (value if isinstance(value, tuple) else (value,) for value in (before, after))
     is_same = all(isinstance(end, Endpoint) for end in (*one, *other)) and [*map(str, one)] == [
         *map(str, other)
     ]

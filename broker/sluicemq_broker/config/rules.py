@@ -247,7 +247,7 @@ def token_hashes(value: Any) -> tuple[str, ...]:
 
 #: Words that are expected where a wrong value may be a secret: errors don't repeat it.
 HIDDEN: Final = frozenset(
-    each.expected for each in (secret, public_key, public_keys, password_hash, token_hashes)
+    rule.expected for rule in (secret, public_key, public_keys, password_hash, token_hashes)
 )
 
 

@@ -282,7 +282,9 @@ class Owners:
     def _begin(self) -> None:
         sent = self._now()
         owner = self._new_id()
-        self._at_all_databases(lambda each: each.begin(owner, self.name, self.lease, self._clock.now()))
+        self._at_all_databases(
+            lambda database: database.begin(owner, self.name, self.lease, self._clock.now())
+        )
         try:
             self._admit()
         except UnavailableError:

@@ -75,7 +75,7 @@ def cause_of(log: Path, folder: Path) -> str | None:
 
 def _last_complaints(log: Path) -> list[str]:
     """Return the last errors in a log of mongod, those of the last seconds."""
-    found = [each for line in tail(log).splitlines() if (each := _complaint(line))]
+    found = [complaint for line in tail(log).splitlines() if (complaint := _complaint(line))]
     last = max((at for at, _words in found), default=0.0)
     # Seconds from the cause to the last line of a mongod that ends.
     return [words for at, words in found if at >= last - 10.0]

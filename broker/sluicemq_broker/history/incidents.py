@@ -311,7 +311,7 @@ def merged(incidents: Iterable[Incident]) -> list[IncidentRow]:
             done.append(_as_row(before, brokers[key]))
         latest[key], brokers[key] = incident, {incident.broker}
     done += [_as_row(incident, brokers[key]) for key, incident in latest.items()]
-    return sorted(done, key=lambda each: each.at, reverse=True)
+    return sorted(done, key=lambda incident: incident.at, reverse=True)
 
 
 def _each_once(incidents: Iterable[Incident]) -> list[Incident]:
@@ -319,7 +319,7 @@ def _each_once(incidents: Iterable[Incident]) -> list[Incident]:
     once: dict[tuple[str, str, str, int], Incident] = {}
     for incident in incidents:
         once[incident.kind, incident.queue, incident.broker, int(incident.at * 1000)] = incident
-    return sorted(once.values(), key=lambda each: each.at)
+    return sorted(once.values(), key=lambda incident: incident.at)
 
 
 def _together(one: Incident, other: Incident) -> Incident:

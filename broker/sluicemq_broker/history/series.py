@@ -75,7 +75,10 @@ class Series:
         for store, subjects in self._history.stores_of(names):
             found |= store.minutes_of(subjects, day_of(since), since, now)
         curves = {
-            name: {str(each): tuple(_curve(each, counted, since, _MINUTES, 60)) for each in _SMALL}
+            name: {
+                str(resolution): tuple(_curve(resolution, counted, since, _MINUTES, 60))
+                for resolution in _SMALL
+            }
             for name, counted in found.items()
         }
         return RecentRow(since=since, step=60, queues=curves)

@@ -151,7 +151,7 @@ class Connections:
         most = max(by_address.values())
         return min(
             (connection for connection in found if by_address[connection.address] == most),
-            key=lambda each: each.since,
+            key=lambda connection: connection.since,
         )
 
     def _stalled(self, now: float) -> Connection | None:
@@ -161,4 +161,4 @@ class Connections:
             for connection in self._all(ConnectionState.READING)
             if now - connection.since >= _PATIENT
         ]
-        return min(slow, key=lambda each: each.since, default=None)
+        return min(slow, key=lambda connection: connection.since, default=None)

@@ -146,8 +146,8 @@ def _corrected(schema: Any) -> Any:
 
 def _without_defaults(schema: dict[str, Any]) -> dict[str, Any]:
     fields = {
-        name: {key: value for key, value in each.items() if key != "default"}
-        for name, each in schema.get("properties", {}).items()
+        name: {key: value for key, value in property_.items() if key != "default"}
+        for name, property_ in schema.get("properties", {}).items()
     }
     return {**schema, "properties": fields} if fields else schema
 

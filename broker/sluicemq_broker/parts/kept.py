@@ -72,7 +72,7 @@ class KeptPart(Part):
     def _measure(self) -> None:
         foundation = self.core.foundation
         self._collections = [
-            _row(each) for name in self._databases for each in measure(foundation.database(name))
+            _row(found) for name in self._databases for found in measure(foundation.database(name))
         ]
         self._look_at_disks()
         self._looked_at = foundation.clock.now()

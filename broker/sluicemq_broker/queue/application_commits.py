@@ -61,7 +61,7 @@ class ApplicationCommits:
             found = write_held(self._core, owner, partial(self._confirm, these))
             kept: bool = bool(found) and self._core.retry.run(partial(self._core.owners.keeps, owner))
             if kept:
-                found = {each: why for each, why in found.items() if not isinstance(why, UncertainError)}
+                found = {job_id: why for job_id, why in found.items() if not isinstance(why, UncertainError)}
             problems |= found
         return problems
 
@@ -84,6 +84,6 @@ class ApplicationCommits:
 
     def parents_ended(self, settled: Sequence[Settled[Any]]) -> None:
         """Answer clients that wait for parents which have ended with these, and let their groups go on."""
-        for each in settled:
-            for parent in each.delivery.transaction or ():
+        for end in settled:
+            for parent in end.delivery.transaction or ():
                 self._others.open(parent.queue).parent_ended(parent, elsewhere=True)

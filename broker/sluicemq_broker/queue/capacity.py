@@ -41,7 +41,7 @@ class Flow(NamedTuple):
         cls, counts: Mapping[str, int], size: int, held: int, storing: int, storing_size: int
     ) -> Flow:
         """Make one of a queue's counters, which do not count jobs that are ``storing``."""
-        ended = sum([counts[each] for each in _ENDED])
+        ended = sum([counts[count] for count in _ENDED])
         return cls(counts[Count.PUSHED] + storing, size, ended, held, storing, storing_size)
 
     @property
@@ -191,8 +191,8 @@ class Capacity:
         """Read held connections again if there is room: jobs have left, or were counted."""
         if self._held and not self._has_not_enough_room():
             held, self._held = self._held, WeakSet()
-            for each in held:
-                each.resume(self)
+            for waiter in held:
+                waiter.resume(self)
 
     def open(self) -> None:
         """The broker stops: take in all jobs that lie in the sockets, or they would be lost."""

@@ -88,7 +88,7 @@ class Claimer:
             self._take_in(claim, plan)
         finally:
             self._core.scheduler.answered(plan, brought)
-            self._unanswered = {each for each in self._unanswered if each[1] != plan.number}
+            self._unanswered = {entry for entry in self._unanswered if entry[1] != plan.number}
 
     def _take_in(self, claim: Claim, plan: ClaimPlan) -> None:
         self._core.counters.add(Count.CLAIMED, len(claim.jobs))

@@ -46,15 +46,15 @@ class Commits:
         kept: list[Completed] = []
         children: list[Completed] = []
         began = now - self._core.timer.now()  # the server's time when this process's was 0
-        for each in batch:
-            delivery = each.delivery
+        for end in batch:
+            delivery = end.delivery
             job = delivery.job
             if job.result_wanted and self._waiters.wanted_by_others(job):
                 job.keep_result(RESULT_WANTED_FOR)
             delivery.kept = job.kept_until(now) is not None
             if delivery.kept or job.parent:
                 worker, started = delivery.worker.name, began + delivery.handed_at
-                done = Completed(job, each.decision.result, worker, started)
+                done = Completed(job, end.decision.result, worker, started)
                 (children if job.parent else kept).append(done)
             else:
                 removed.append(job)

@@ -134,7 +134,7 @@ class Settled(NamedTuple, Generic[D_co]):
 
 def bytes_of(settled: Sequence[Settled[Decision]]) -> int:
     """Return the bytes that these hold until they are written."""
-    return sum([each.decision.size for each in settled if each.decision is not NO_RESULT])
+    return sum([end.decision.size for end in settled if end.decision is not NO_RESULT])
 
 
 def on_verdict(verdict: Verdict, job: Job, worker: str, backoff: Backoff, now: float) -> Decision:

@@ -67,7 +67,7 @@ class Deliveries:
         if not worker.pops:
             self.in_flight.update(opened)
             if worker.marks:
-                worker.marks.take([each.job for each in opened.values()])
+                worker.marks.take([delivery.job for delivery in opened.values()])
         return list(opened.values())
 
     def has_receipt(self, receipt: bytes) -> bool:
@@ -129,14 +129,14 @@ class Deliveries:
     def time_out(self, now: float) -> list[Delivery]:
         """Make deliveries overdue whose visibility timeout has passed, and return them."""
         late = [delivery for delivery in self.in_flight.values() if delivery.overdue_at <= now]
-        for worker in {each.worker for each in late}:
+        for worker in {delivery.worker for delivery in late}:
             worker.note_begun()
         self._make_overdue(late, now)
         return late
 
     def never_answered(self, now: float) -> list[Delivery]:
         """Void deliveries overdue for another timeout, and return them; the credit stays taken."""
-        late = [each for each in self._overdue.values() if each.overdue_at <= now]
+        late = [delivery for delivery in self._overdue.values() if delivery.overdue_at <= now]
         for delivery in late:
             del self._overdue[delivery.receipt]
             delivery.state = DeliveryState.VOID
@@ -158,7 +158,9 @@ class Deliveries:
         """A worker has gone: void its deliveries; returns those that were in flight."""
         self.workers.discard(worker)
         worker.gone = True
-        left = [each for each in worker.in_flight.values() if self.in_flight.pop(each.receipt, None)]
+        left = [
+            delivery for delivery in worker.in_flight.values() if self.in_flight.pop(delivery.receipt, None)
+        ]
         for delivery in worker.in_flight.values():
             delivery.state = DeliveryState.VOID
         worker.in_flight.clear()

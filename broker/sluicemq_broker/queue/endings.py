@@ -44,17 +44,17 @@ class Endings:
     def ended(self, count: Count, settled: Sequence[Settled[Any]], now: float) -> None:
         """Workers have ended jobs: they are done, were forwarded, or wait for children, as ``count`` says."""
         self._core.counters.add(count, len(settled))
-        self._core.counters.kinds.add(count, [each.delivery.job.kind for each in settled if not _joins(each)])
+        self._core.counters.kinds.add(count, [end.delivery.job.kind for end in settled if not _joins(end)])
         if self._core.events.wanted:
             self._core.events.emit(count, now, map(_about, settled))
         if count is Count.FANNED_OUT:
             return  # the job goes on when its children are done
         self.ends.ended(count, settled, now, self._core.timer.now())
-        jobs = [each.delivery.job for each in settled]
+        jobs = [end.delivery.job for end in settled]
         self._groups.may_advance(jobs)
         self._notify_if_wanted(jobs)
-        for each in settled if self._waiters else ():
-            self._tell_waiters(each)
+        for end in settled if self._waiters else ():
+            self._tell_waiters(end)
 
     def not_ended(self, settled: Settled[Any], problem: SluiceError) -> None:
         """A verdict was not written: another broker has the job by now, or nobody knows what became of it."""
@@ -98,7 +98,7 @@ class Endings:
     def died(self, ids: Iterable[str]) -> None:
         """Jobs became dead letters when they were claimed: they had no attempt left."""
         dead = list(ids)
-        self._core.events.emit(Count.DEAD, self._core.clock.now(), ({"job": each} for each in dead))
+        self._core.events.emit(Count.DEAD, self._core.clock.now(), ({"job": job} for job in dead))
         self._waiters.check(dead)
 
     def parent_ended(self, job_id: str, outcome: bytes | SluiceError) -> None:

@@ -72,10 +72,10 @@ class Groups:
     def _note_promoted(self, promoted: Promoted) -> None:
         conditions = self._core.conditions()
         now = conditions.server
-        due = [each for each in promoted.ready if each.due <= now]
+        due = [hint for hint in promoted.ready if hint.due <= now]
         if due:
-            highest, last = max(each.priority for each in due), max(each.seq for each in due)
+            highest, last = max(hint.priority for hint in due), max(hint.seq for hint in due)
             self._core.scheduler.promoted(highest, len(due), last, conditions)
-        self._core.scheduler.due_times.add((each.due for each in promoted.ready if each.due > now), now)
+        self._core.scheduler.due_times.add((hint.due for hint in promoted.ready if hint.due > now), now)
         self._core.scheduler.expire(promoted.expired)
         self._core.dispatch()

@@ -131,9 +131,11 @@ class HandOut:
             return worker
         # One with overdue jobs only can't run empty; one with nothing in flight would be among the takers.
         workers = self.deliveries.workers
-        candidates = [each for each in workers if each.in_flight and each.prefetch > len(each.overdue)]
+        candidates = [
+            worker for worker in workers if worker.in_flight and worker.prefetch > len(worker.overdue)
+        ]
         if candidates and not any(candidate.alone for candidate in candidates):
-            self.deliveries.isolate(min(candidates, key=lambda each: len(each.in_flight)))
+            self.deliveries.isolate(min(candidates, key=lambda worker: len(worker.in_flight)))
         return None
 
 

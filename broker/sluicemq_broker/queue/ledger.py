@@ -144,7 +144,7 @@ class Ledger:
     def passed(self, now: float) -> list[Arrival]:
         """Take out the pushes whose jobs may go out: durable, and none accepted before them is awaited."""
         passed: list[Arrival] = []
-        if self._withheld == NOTHING and not any(each.finished for each in self._arrivals):
+        if self._withheld == NOTHING and not any(arrival.finished for arrival in self._arrivals):
             return passed  # as mostly: this is asked after every event
         waiting: deque[Arrival] = deque()
         awaited = False
@@ -222,11 +222,11 @@ class Ledger:
 
     def claims(self, now: float) -> bool:
         """True if a claim may have its answer any moment."""
-        return any(each.awaited(now) for each in self._claiming)
+        return any(claim.awaited(now) for claim in self._claiming)
 
     def catching_up(self, now: float) -> bool:
         """True while ready jobs are being claimed: nothing may overtake them."""
-        return any(each.catches_up and each.awaited(now) for each in self._claiming)
+        return any(claim.catches_up and claim.awaited(now) for claim in self._claiming)
 
     def under_way(self, now: float) -> bool:
         """True if a claim, or a push that is inserted reserved, will bring jobs."""

@@ -74,11 +74,11 @@ class Moves(Generic[Moving]):
         """Move these; returns problems by the ids of jobs that were not moved, and the others' new jobs."""
         problems: dict[str, SluiceError] = {}
         moves: list[PreparedMove] = []
-        for each in batch:
+        for end in batch:
             try:
-                moves.append(self._prepare(each, now))
+                moves.append(self._prepare(end, now))
             except SluiceError as error:
-                problems[each.delivery.job.id] = error
+                problems[end.delivery.job.id] = error
         for queue, jobs in _new_jobs(moves).items():
             queue.intake.accept(jobs)
         problems |= write_in_portions(self._core, self._portions, moves, _first_queue, self._statement)

@@ -75,7 +75,7 @@ def write_held(
     doubts: list[bool] = []
     problems = core.retry.run(statement, lambda: doubts.append(True))
     if doubts and problems and core.retry.run(lambda: core.owners.keeps(owner)):
-        return {each: why for each, why in problems.items() if not isinstance(why, UncertainError)}
+        return {job_id: why for job_id, why in problems.items() if not isinstance(why, UncertainError)}
     return problems
 
 
@@ -92,11 +92,11 @@ def write_in_portions(
         try:
             return write_held(core, part[0].job.owner, lambda: statement(part))
         except DifferentStoreError as error:
-            return {each.job.id: error for each in part}
+            return {entry.job.id: error for entry in part}
 
     problems: dict[str, SluiceError] = {}
     for group in by_owner(entries, attrgetter("job.owner")).values():
         group.sort(key=place)
         for part, answer in portions.carry_out(group, write):
-            problems |= {each.job.id: answer for each in part} if isinstance(answer, Refused) else answer
+            problems |= {entry.job.id: answer for entry in part} if isinstance(answer, Refused) else answer
     return problems

@@ -234,11 +234,11 @@ class Queue:
 
     def has_worker(self, name: str) -> bool:
         """Return whether a worker of this name works on it here."""
-        return any(each.name == name for each in self.deliveries.workers)
+        return any(worker.name == name for worker in self.deliveries.workers)
 
     def order(self, name: str, action: str) -> bool:
         """Let the workers of this name get no more jobs, and end them if wanted; False: there are none."""
-        found = [each for each in self.deliveries.workers if each.name == name]
+        found = [worker for worker in self.deliveries.workers if worker.name == name]
         for worker in found:
             worker.quiet = True
             self.offer(worker)
@@ -267,7 +267,7 @@ class Queue:
     def worker_list(self, most_jobs: int) -> list[WorkerRow]:
         """Describe its workers here, the seconds since each came, and their first jobs."""
         now = self._timer.now()
-        return [each.listed(self.name, now, most_jobs) for each in self.deliveries.workers]
+        return [worker.listed(self.name, now, most_jobs) for worker in self.deliveries.workers]
 
     def kinds(self) -> Iterator[CountedKind]:
         """Return each kind of its jobs, as they were counted here."""

@@ -304,17 +304,17 @@ class ResultWaiters:
         """The job has gone on to another queue, where the waiters are answered."""
 
         def on_pending(progress: str) -> None:
-            for each in self._still_waiting(job_id, questions):
-                each.on_pending(progress)
+            for question in self._still_waiting(job_id, questions):
+                question.on_pending(progress)
 
         if self._others and job_id in self and (questions or job_id not in self._followed):
             self.follow(job_id, self._others(queue), on_pending)
 
     def _wait_on(self, job_id: str, questions: Iterable[_Question], progress: str = "") -> None:
         """The job has not ended: clients that asked by its id now wait like clients that pushed it."""
-        for each in self._still_waiting(job_id, questions):
+        for question in self._still_waiting(job_id, questions):
             self._stored[job_id] = None
-            each.on_pending(progress)
+            question.on_pending(progress)
 
     def _not_looked_up(
         self, wanted: Mapping[str, Sequence[_Question]], ids: Iterable[str], error: Exception
@@ -330,9 +330,9 @@ class ResultWaiters:
                 self._answer(job_id, why)
 
     def _answer_each(self, job_id: str, questions: Iterable[_Question], error: SluiceError) -> None:
-        for each in self._still_waiting(job_id, questions):
-            self.stop(job_id, each.on_outcome)
-            each.on_outcome(error)
+        for question in self._still_waiting(job_id, questions):
+            self.stop(job_id, question.on_outcome)
+            question.on_outcome(error)
 
     def _still_waiting(self, job_id: str, questions: Iterable[_Question]) -> list[_Question]:
         return [question for question in questions if question.on_outcome in self._waiting.get(job_id, ())]

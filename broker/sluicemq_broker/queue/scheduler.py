@@ -232,9 +232,9 @@ class Scheduler:
                 self.held_back.clear()
             self.ledger.some_ready(HIGHEST, 0)
         if passed := self.ledger.passed(c.now):
-            self._stage([job for each in passed for job in each.jobs if job.owner == c.owner], c)
-            for each in passed:
-                self.reservations.end(each.number)
+            self._stage([job for plan in passed for job in plan.jobs if job.owner == c.owner], c)
+            for plan in passed:
+                self.reservations.end(plan.number)
 
     def unwanted(self, c: Conditions) -> list[Job]:
         """Take out what is staged in vain: all jobs if no worker can have them, expired ones, too many."""

@@ -151,11 +151,11 @@ class Settler:
         self._carry_out(settled)
         self._core.scheduler.pace.ended(len(settled), at)
         self._time_kinds(settled, now, at)
-        self._core.counters.took(Timing.TIME_AT_WORKER, [at - each.delivery.handed_at for each in settled])
+        self._core.counters.took(Timing.TIME_AT_WORKER, [at - end.delivery.handed_at for end in settled])
         settlement.close()
-        for each in settled:
-            each.delivery.worker.settled_at = at
-        self._core.scheduler.hand_out.offer_workers_of([each.delivery for each in settled])
+        for end in settled:
+            end.delivery.worker.settled_at = at
+        self._core.scheduler.hand_out.offer_workers_of([end.delivery for end in settled])
         self._core.hand_out()
 
     def extend(self, receipt: bytes, worker: Worker, seconds: float) -> bool:
@@ -186,10 +186,10 @@ class Settler:
         if died:
             now, backoff, arrives = self._core.clock.now(), self._backoff, not worker.commits_on_arrival
 
-            def end(each: Delivery) -> Settled[Return]:
-                reason = reason_of_death(begun=each.begun, arrived=arrives, seen=seen)
-                death = partial(on_death, max_unanswered=self._max_unanswered, begun=each.begun)
-                return Settled(each, death(each.job, worker.name, backoff, now, reason))
+            def end(delivery: Delivery) -> Settled[Return]:
+                reason = reason_of_death(begun=delivery.begun, arrived=arrives, seen=seen)
+                death = partial(on_death, max_unanswered=self._max_unanswered, begun=delivery.begun)
+                return Settled(delivery, death(delivery.job, worker.name, backoff, now, reason))
 
             self._carry_out(map(end, left))
         else:
@@ -209,7 +209,8 @@ class Settler:
                 on_time_out, backoff=self._backoff, now=now, max_unanswered=self._max_unanswered
             )
             self._carry_out(
-                Settled(each, time_out(each.job, each.worker.name, begun=each.begun)) for each in late
+                Settled(delivery, time_out(delivery.job, delivery.worker.name, begun=delivery.begun))
+                for delivery in late
             )
 
     def _hang_up(self, delivery: Delivery) -> None:
@@ -229,7 +230,7 @@ class Settler:
         taken = self._core.scheduler.deliveries.cancel(ids, self._core.timer.now())
         if not (staged or taken):
             return
-        self._core.scheduler.ended([*staged, *(each.job for each in taken)])
+        self._core.scheduler.ended([*staged, *(delivery.job for delivery in taken)])
         self._core.counters.add(Count.CANCELLED_AT_WORK, len(taken))
         for worker in {each.worker for each in taken}:
             shielded(worker.cancelled, [each for each in taken if each.worker is worker])
@@ -279,13 +280,13 @@ class Settler:
     def _carry_out(self, settled: Iterable[Settled[Any]]) -> None:
         """Hand these to the batches of their kinds."""
         kinds: dict[type[Decision], list[Settled[Any]]] = {}
-        for each in settled:
-            end = each if each.delivery.transaction is None else in_transaction(each)
+        for ended in settled:
+            end = ended if ended.delivery.transaction is None else in_transaction(ended)
             kinds.setdefault(type(end.decision), []).append(end)
         for kind, these in kinds.items():
             if kind is Release:
                 self._core.counters.add(Count.RETURNED, len(these))
-                self.release([each.delivery.job for each in these])
+                self.release([end.delivery.job for end in these])
                 _answer(these)
                 continue
             if kind is Return:
@@ -298,13 +299,13 @@ class Settler:
     def _time_kinds(self, settled: Iterable[Settled[Any]], now: float, at: float) -> None:
         """Record by kind how long these jobs have waited, and were at their workers."""
         kinds: dict[str, list[Delivery]] = {}
-        for each in settled:
-            if (kind := each.delivery.job.kind) is not None:
-                kinds.setdefault(kind, []).append(each.delivery)
+        for end in settled:
+            if (kind := end.delivery.job.kind) is not None:
+                kinds.setdefault(kind, []).append(end.delivery)
         for kind, these in kinds.items():
-            worked = [at - each.handed_at for each in these]
+            worked = [at - delivery.handed_at for delivery in these]
             # The number of a job is the microsecond in which it was accepted.
-            waited = now * len(these) - sum(worked) - sum([each.job.seq for each in these]) / 1e6
+            waited = now * len(these) - sum(worked) - sum([delivery.job.seq for delivery in these]) / 1e6
             self._core.counters.kinds.took(kind, waited, worked)
 
     def _note_attempts(self, settled: Iterable[Settled[Return]]) -> None:
@@ -318,12 +319,12 @@ class Settler:
 
     def _count_returns(self, settled: Sequence[Settled[Return]]) -> None:
         self._core.scheduler.ledger.returning(_awaited(settled), self._core.timer.now())
-        for count, number in Counter([each.decision.counts_as for each in settled]).items():
+        for count, number in Counter([end.decision.counts_as for end in settled]).items():
             self._core.counters.add(count, number)
             if count is Count.RETURNED:
                 self._core.counters.add(Count.RELEASED, number)
             else:
-                failed = [each.delivery.job.kind for each in settled if each.decision.counts_as is count]
+                failed = [end.delivery.job.kind for end in settled if end.decision.counts_as is count]
                 self._core.counters.kinds.add(count, failed)
 
     # ------------------------------------------------------------------- written
@@ -356,38 +357,38 @@ class Settler:
 
     def _write_confirms(self, batch: list[Settled[Any]]) -> None:
         """End jobs that transactions of their workers have ended; give the others back."""
-        problems = self._in_transactions.confirm([each.delivery.job for each in batch])
+        problems = self._in_transactions.confirm([end.delivery.job for end in batch])
         over: list[Settled[Any]] = []
-        for each in batch:
-            problem = problems.get(each.delivery.job.id)
+        for end in batch:
+            problem = problems.get(end.delivery.job.id)
             if isinstance(problem, NotCommitted):
-                decision = TakeBack(self._refuse(each.delivery, problem, each.settlement, each.position))
-                self._writes[TakeBack].add([each._replace(decision=decision)])
+                decision = TakeBack(self._refuse(end.delivery, problem, end.settlement, end.position))
+                self._writes[TakeBack].add([end._replace(decision=decision)])
             else:
-                over.append(each._replace(decision=Commit(each.decision.result)))
+                over.append(end._replace(decision=Commit(end.decision.result)))
         self._ended_in_transaction(over, problems)
 
     def _take_back(self, batch: list[Settled[Any]]) -> None:
         """Give jobs back, unless transactions of their workers have ended them."""
-        for each in batch:
-            outcome = self._in_transactions.take_back(each)
+        for end in batch:
+            outcome = self._in_transactions.take_back(end)
             if outcome is None:
-                returned = each._replace(decision=each.decision.otherwise)
+                returned = end._replace(decision=end.decision.otherwise)
                 self.under_way -= 1
                 self._count_returns([returned])
                 self._returned([returned], self._core.clock.now())
             elif isinstance(outcome, bytes):
-                self._ended_in_transaction([each._replace(decision=Commit(outcome))], {})
+                self._ended_in_transaction([end._replace(decision=Commit(outcome))], {})
             else:
-                problems = {each.delivery.job.id: outcome}
-                self._ended_in_transaction([each._replace(decision=NO_RESULT)], problems)
+                problems = {end.delivery.job.id: outcome}
+                self._ended_in_transaction([end._replace(decision=NO_RESULT)], problems)
 
     def _ended_in_transaction(self, batch: list[Settled[Any]], problems: dict[str, SluiceError]) -> None:
         self._ended(Count.COMMITTED, batch, problems, self._core.clock.now())
-        self._in_transactions.parents_ended([each for each in batch if each.delivery.job.id not in problems])
+        self._in_transactions.parents_ended([end for end in batch if end.delivery.job.id not in problems])
 
     def _write_returns(self, batch: list[Settled[Return]]) -> None:
-        entries = [each.decision.entry for each in batch]
+        entries = [end.decision.entry for end in batch]
         now = self._core.clock.now()
         ours = self._core.retry.run(lambda: self._core.store.roll_back(entries, now))
         if ours < len(entries):
@@ -396,7 +397,7 @@ class Settler:
 
     def _returned(self, batch: Sequence[Settled[Return]], now: float) -> None:
         """Say that these are given back, or are dead letters."""
-        entries = [each.decision.entry for each in batch]
+        entries = [end.decision.entry for end in batch]
         self._core.scheduler.ended([entry.job for entry in entries])
         self._core.scheduler.ledger.returned(_awaited(batch))
         _answer(batch)
@@ -433,17 +434,17 @@ class Settler:
         """Say how a batch has ended; jobs that were not written go back, or are forgotten."""
         done = over = batch
         if problems:
-            done = [each for each in batch if each.delivery.job.id not in problems]
-            over = [each for each in batch if not _goes_back(each, problems.get(each.delivery.job.id))]
+            done = [end for end in batch if end.delivery.job.id not in problems]
+            over = [end for end in batch if not _goes_back(end, problems.get(end.delivery.job.id))]
         self.under_way -= len(batch)
-        self._core.scheduler.ended([each.delivery.job for each in over])
+        self._core.scheduler.ended([end.delivery.job for end in over])
         if not self._core.scheduler.limits.holds_ahead:  # others may begin
             self._core.dispatch()
         self._endings.ended(count, done, now)
         _answer(done)
-        for each in batch if problems else ():
-            if problem := problems.get(each.delivery.job.id):
-                self._not_written(each, problem)
+        for end in batch if problems else ():
+            if problem := problems.get(end.delivery.job.id):
+                self._not_written(end, problem)
 
     def _not_written(self, settled: Settled[Any], problem: SluiceError) -> None:
         delivery, settlement, at = settled.delivery, settled.settlement, settled.position
@@ -458,27 +459,29 @@ class Settler:
         for entry in entries if self._core.events.wanted else ():
             count = Count.ROLLED_BACK if entry.reason else Count.RELEASED
             self._core.events.emit(count, now, [about_return(entry)])
-        at_once = [each.job.priority for each in entries if not each.due or each.due <= now]
+        at_once = [entry.job.priority for entry in entries if not entry.due or entry.due <= now]
         if at_once:
             self._core.scheduler.some_ready(max(at_once), len(at_once))
-        self._core.scheduler.due_times.add([each.due for each in entries if each.due and each.due > now], now)
-        self._core.scheduler.expiries.watch([each.job for each in entries], now)
+        self._core.scheduler.due_times.add(
+            [entry.due for entry in entries if entry.due and entry.due > now], now
+        )
+        self._core.scheduler.expiries.watch([entry.job for entry in entries], now)
         self._core.dispatch()
 
     # ------------------------- not answered by MongoDB before the broker stops
 
     def _failed(self, batch: list[Settled[Any]]) -> None:
         """Forget these jobs: the audit finds those that are still reserved, and they are delivered again."""
-        returns = [each for each in batch if isinstance(each.decision, Return)]
+        returns = [end for end in batch if isinstance(end.decision, Return)]
         self._core.scheduler.ledger.returned(_awaited(returns))
         self.under_way -= len(batch) - len(returns)
         self._core.counters.add(Count.UNCOMMITTED, len(batch) - len(returns))
-        self._core.scheduler.ended([each.delivery.job for each in batch])
+        self._core.scheduler.ended([end.delivery.job for end in batch])
         _answer(batch, not_durable())
         self._core.dispatch()
 
     def _doubtful_failed(self, batch: list[Settled[Any]]) -> None:
-        self._failed([each._replace(decision=NO_RESULT) for each in batch])
+        self._failed([end._replace(decision=NO_RESULT) for end in batch])
 
     def _releases_failed(self, jobs: list[Job]) -> None:
         self._core.scheduler.ended(jobs)
@@ -502,18 +505,18 @@ def _weigh_return(settled: Settled[Return]) -> int:
 def _answer(settled: Sequence[Settled[Any]], problem: SluiceError | None = None) -> None:
     """Answer the workers: their verdicts are durable, or why they are not."""
     if problem:
-        for each in settled:
-            if each.settlement:
-                each.settlement.settled(each.position, problem)
+        for end in settled:
+            if end.settlement:
+                end.settlement.settled(end.position, problem)
         return
-    for settlement, count in Counter([each.settlement for each in settled]).items():
+    for settlement, count in Counter([end.settlement for end in settled]).items():
         if settlement:
             settlement.close(count)
 
 
 def _awaited(returns: Iterable[Settled[Return]]) -> int:
     """Count the jobs that newer jobs wait for: ready at once, though no worker has said so."""
-    entries = [each.decision.entry for each in returns if each.settlement is None]
+    entries = [end.decision.entry for end in returns if end.settlement is None]
     return sum(entry.due is None and not entry.dead for entry in entries)
 
 

@@ -58,7 +58,7 @@ class Verdict(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes that it holds until it is written."""
-        return len(self.detail) + len(self.failure.traceback) + sum([each.size for each in self.onward])
+        return len(self.detail) + len(self.failure.traceback) + sum([forward.size for forward in self.onward])
 
 
 #: Options of a FANOUT.

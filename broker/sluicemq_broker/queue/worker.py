@@ -209,13 +209,13 @@ class Worker:
             overdue=len(self.overdue),
             jobs=tuple(
                 WorkerJobRow(
-                    id=each.job.id,
-                    attempt=each.job.attempts,
-                    seconds=round(now - each.handed_at, 3),
-                    kind=each.job.kind,
-                    overdue=each.state is DeliveryState.OVERDUE,
+                    id=delivery.job.id,
+                    attempt=delivery.job.attempts,
+                    seconds=round(now - delivery.handed_at, 3),
+                    kind=delivery.job.kind,
+                    overdue=delivery.state is DeliveryState.OVERDUE,
                 )
-                for each in islice((*self.overdue.values(), *self.in_flight.values()), most_jobs)
+                for delivery in islice((*self.overdue.values(), *self.in_flight.values()), most_jobs)
             ),
             stuck=self.stuck(),
             quiet=self.quiet,

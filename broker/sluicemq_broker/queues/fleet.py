@@ -87,11 +87,11 @@ class Fleet:
         store.put(self._name, msgspec.json.encode(self._own), now)
         found = store.others(self._name, now - 3 * EVERY)
         self._others = {name: said for name, text in found.items() if (said := _read(name, text))}
-        self._of_queues = _summed(chain.from_iterable(each.queues for each in self._others.values()))
+        self._of_queues = _summed(chain.from_iterable(other.queues for other in self._others.values()))
 
     def loads(self) -> dict[str, LoadRow]:
         """Return by name the load of each broker."""
-        return {name: each.load for name, each in self._others.items()} | {self._name: self._own.load}
+        return {name: other.load for name, other in self._others.items()} | {self._name: self._own.load}
 
     def added(self, rows: Iterable[QueueRow]) -> list[QueueRow]:
         """Return the rows of queues with the rates, workers and jobs at workers of all brokers."""
@@ -128,12 +128,12 @@ class Fleet:
         self._note_gone(workers)
         return Said(
             LoadRow(
-                rates=_sum(each.rates for each in loads),
+                rates=_sum(load.rates for load in loads),
                 workers=len(workers),
-                in_flight=sum(each.in_flight for each in loads),
+                in_flight=sum(load.in_flight for load in loads),
                 busy=round(min(1.0, busy), 4),
             ),
-            tuple(islice((each for each in loads if each.workers or any(_values(each.rates))), _MOST_QUEUES)),
+            tuple(islice((load for load in loads if load.workers or any(_values(load.rates))), _MOST_QUEUES)),
             tuple(workers[:_MOST_WORKERS]),
             tuple(self._gone),
         )
@@ -170,9 +170,9 @@ def _read(name: str, text: bytes) -> Said | None:
 
 def _summed(loads: Iterable[QueueLoad]) -> dict[str, QueueLoad]:
     sums: dict[str, QueueLoad] = {}
-    for each in loads:
-        before = sums.get(each.queue)
-        sums[each.queue] = each if before is None else _together(before, each)
+    for load in loads:
+        before = sums.get(load.queue)
+        sums[load.queue] = load if before is None else _together(before, load)
     return sums
 
 
@@ -192,7 +192,7 @@ def _with(row: QueueRow, load: QueueLoad) -> QueueRow:
 
 def _sum(rates: Iterable[RatesRow]) -> RatesRow:
     pushed, delivered, committed = (
-        round(sum(each), 3) for each in zip(_values(_NOTHING), *map(_values, rates), strict=True)
+        round(sum(values), 3) for values in zip(_values(_NOTHING), *map(_values, rates), strict=True)
     )
     return RatesRow(pushed=pushed, delivered=delivered, committed=committed)
 

@@ -12,7 +12,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that is nearest to ``name``; None: none is near."""
     near = islice((candidate for candidate in known if abs(len(candidate) - len(name)) <= 3), 1000)
     pairs = _pairs(name)
-    candidates = nlargest(20, near, key=lambda each: len(pairs & _pairs(each)))
+    candidates = nlargest(20, near, key=lambda name: len(pairs & _pairs(name)))
     by_lower = {candidate.lower(): candidate for candidate in candidates}
     found = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[found[0]] if found else None

@@ -106,9 +106,9 @@ class Queues:
         return Subjects(
             "kind",
             lambda: (
-                (f"{each.name}:{kind}".replace("/", "_"), found.values)
-                for each in self
-                for kind, found in each.counters.kinds.items()
+                (f"{queue.name}:{kind}".replace("/", "_"), found.values)
+                for queue in self
+                for kind, found in queue.counters.kinds.items()
             ),
             lambda name: self.database_name(check_name(name.partition(":")[0])),
         )

@@ -61,12 +61,12 @@ class SharedSettings:
         What is wrong already does not count, so that it can be mended step by step.
         """
         names = [name] if name != ALL_QUEUES else [name, *self.config.queues, *self._records.names()]
-        for number, each in enumerate(names):
+        for number, key in enumerate(names):
             if number % _A_TURN == _A_TURN - 1:
                 let_others_run()
-            for problem in problems_of_queue(lambda queue: self._of(queue, {name: stored}), each):
-                if problem not in set(problems_of_queue(self._of, each)):
-                    raise BadFramesError(f"queue {each!r}: {problem.message}")
+            for problem in problems_of_queue(lambda queue: self._of(queue, {name: stored}), key):
+                if problem not in set(problems_of_queue(self._of, key)):
+                    raise BadFramesError(f"queue {key!r}: {problem.message}")
 
     def _of(self, name: str, changed: Mapping[str, Mapping[str, str]] | None = None) -> QueueSettings:
         return with_stored(self.config.queue(name), *self._layers(name, changed))

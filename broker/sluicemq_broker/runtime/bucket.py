@@ -43,12 +43,12 @@ class Bucket:
 class Buckets:
     """A bucket for each key, such as an address, and one for all keys together.
 
-    ``each``, ``every``: rate and most of those. The ``known`` keys used last have a bucket; another one has a
-    full bucket, so that strangers with many addresses are bounded by the one for all.
+    ``per_key``, ``every``: rate and most of those. The ``known`` keys used last have a bucket; another one
+    has a full bucket, so that strangers with many addresses are bounded by the one for all.
     """
 
-    def __init__(self, each: tuple[float, float], every: tuple[float, float], known: int = 1000) -> None:
-        self._each = each
+    def __init__(self, per_key: tuple[float, float], every: tuple[float, float], known: int = 1000) -> None:
+        self._per_key = per_key
         self._every = Bucket(*every)
         self._known = known
         self._buckets: OrderedDict[str, Bucket] = OrderedDict()
@@ -66,7 +66,7 @@ class Buckets:
         self._every.give_back()
 
     def _bucket(self, key: str) -> Bucket:
-        bucket = self._buckets.pop(key, None) or Bucket(*self._each)
+        bucket = self._buckets.pop(key, None) or Bucket(*self._per_key)
         self._buckets[key] = bucket
         if len(self._buckets) > self._known:
             self._buckets.popitem(last=False)

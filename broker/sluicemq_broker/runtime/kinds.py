@@ -131,8 +131,8 @@ class Kinds:
     def tick(self, now: float) -> None:
         """Remember the counts for the rates; called every second or so. ``now`` is monotonic."""
         self._now = now
-        for each in self._known.values():
-            each.rates.tick(now)
+        for kind in self._known.values():
+            kind.rates.tick(now)
 
     def items(self) -> list[tuple[str, KindCounters]]:
         """Return each kind with its counters, by names."""

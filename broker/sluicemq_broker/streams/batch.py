@@ -66,9 +66,9 @@ class Batch:
         """Return the messages other than those that are there, packed, and their topics."""
         if not there:
             return self.packed, self.topics
-        each = slices(self.packed, self.ends)
-        left = [at for at in range(len(each)) if at not in there]
-        return b"".join([each[at] for at in left]), [self.topics[at] for at in left]
+        messages = slices(self.packed, self.ends)
+        left = [at for at in range(len(messages)) if at not in there]
+        return b"".join([messages[at] for at in left]), [self.topics[at] for at in left]
 
     def there(self, beside: Mapping[str, int]) -> dict[int, int]:
         """Return the numbers of its messages that are in the stream, by place; ``beside``: more numbers.

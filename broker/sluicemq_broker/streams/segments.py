@@ -104,5 +104,5 @@ def choose(
     go_on = segment.first + end
     if not places:
         return None, go_on
-    each = slices(segment.packed, ends)
-    return ChosenMessages(segment, b"".join([each[at] for at in places]), places), go_on
+    messages = slices(segment.packed, ends)
+    return ChosenMessages(segment, b"".join([messages[at] for at in places]), places), go_on

@@ -252,19 +252,19 @@ def check_kind(kind: str) -> None:
         raise BadStreamError(f"{kind[:80]!r} is no kind of a subscription: {KIND_RULE}")
 
 
-def _row(stream: Stream, each: Subscription, newest: int, now: float) -> SubscriptionRow:
-    behind = max(0, newest - each.watermark)
-    at = stream.store.time_of(each.watermark + 1) if behind else None
+def _row(stream: Stream, found: Subscription, newest: int, now: float) -> SubscriptionRow:
+    behind = max(0, newest - found.watermark)
+    at = stream.store.time_of(found.watermark + 1) if behind else None
     return SubscriptionRow(
-        stream=each.stream,
-        name=each.name,
-        watermark=each.watermark,
+        stream=found.stream,
+        name=found.name,
+        watermark=found.watermark,
         behind=behind,
         seconds_behind=0.0 if at is None else round(max(0.0, now - at), 3),
-        kind=each.kind,
-        holder=each.holder.who if each.holder else None,
-        held_at=each.held_at,
-        marked_at=each.marked_at,
+        kind=found.kind,
+        holder=found.holder.who if found.holder else None,
+        held_at=found.held_at,
+        marked_at=found.marked_at,
     )
 
 

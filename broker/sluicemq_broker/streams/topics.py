@@ -46,12 +46,12 @@ class Topics:
         """``usage``: the connection's, if it has several readers."""
         if len(wanted) > MOST_TOPICS:
             raise BadTopicError(f"{len(wanted)} topics at once, at most {MOST_TOPICS} are taken")
-        each = dict.fromkeys(wanted)
-        self.everything = not wanted or b"" in each
-        self.exact: frozenset[bytes] = frozenset(topic[1:] for topic in each if topic.startswith(b"="))
-        others = [topic for topic in each if not topic.startswith(b"=")]
+        distinct = dict.fromkeys(wanted)
+        self.everything = not wanted or b"" in distinct
+        self.exact: frozenset[bytes] = frozenset(topic[1:] for topic in distinct if topic.startswith(b"="))
+        others = [topic for topic in distinct if not topic.startswith(b"=")]
         self._patterns = [topic for topic in others if _ONE in topic or _REST in topic]
-        _check(each, self._patterns)
+        _check(distinct, self._patterns)
         self._beginnings = _shortest(topic for topic in others if not (_ONE in topic or _REST in topic))
         self._tree: _Node | None = None  # built when the first topic is looked at, in the turn for that
         self._start: _State | None = None
@@ -63,7 +63,7 @@ class Topics:
         self._wanted: set[bytes] = set()  # the wanted ones of these
         # Bytes of memory, at most, for each word of a pattern with its node and states, and for each topic
         # of a filter beside its own bytes.
-        self.bytes = sum(map(len, each)) + 96 * len(each) + 512 * words
+        self.bytes = sum(map(len, distinct)) + 96 * len(distinct) + 512 * words
         """Bytes of memory that the filter takes, at most."""
         self.usage = usage or Usage()
 

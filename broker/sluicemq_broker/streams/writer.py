@@ -70,7 +70,7 @@ class Writer:
         self._batches: Batcher[Batch] = Batcher(
             self._write,
             size=1 << 20,
-            weigh=lambda each: len(each.packed) + 256 * each.count + 32 * each.frames,
+            weigh=lambda batch: len(batch.packed) + 256 * batch.count + 32 * batch.frames,
             failed=self._failed,
             stays=True,
         )

@@ -53,8 +53,8 @@ def backlog(database: Documents, queue: str, now: float, most: int = MOST_LOOKED
     with translated():
         ready = _first(jobs, State.READY, most, due, "$eligible_at", kinds="$kind", tenants="$tenant")
         waiting = _first(jobs, State.WAITING, most, behind, "$created_at", groups="$wait.group")
-    looked = max(each["jobs"] for rows in (ready, waiting) for each in rows.pop("all", []) or [{"jobs": 0}])
-    found = {name: [_waiting(each) for each in rows] for name, rows in (ready | waiting).items()}
+    looked = max(row["jobs"] for rows in (ready, waiting) for row in rows.pop("all", []) or [{"jobs": 0}])
+    found = {name: [_waiting(row) for row in rows] for name, rows in (ready | waiting).items()}
     return Backlog(found.get("kinds", []), found.get("tenants", []), found.get("groups", []), looked)
 
 

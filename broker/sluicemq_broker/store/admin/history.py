@@ -190,7 +190,7 @@ class HistoryStore:
     def days(self, subject: HistorySubject, first: datetime, last: datetime) -> dict[datetime, Document]:
         """Return the counts of each of these days."""
         found = self._between(subject, first, last, {"day": 1, "total": 1})
-        totals = readable(self._days, found, lambda each: (each["day"], _plain(each["total"])))
+        totals = readable(self._days, found, lambda day: (day["day"], _plain(day["total"])))
         return {day: counted for day, counted in totals if counted}
 
     def months(self, subject: HistorySubject) -> dict[datetime, Document]:
@@ -277,8 +277,8 @@ def _minutes(stored: Document) -> dict[datetime, Document]:
     day = _DATE(stored["day"])
     return {
         day + timedelta(hours=int(hour), minutes=int(minute)): counted
-        for hour, each in sorted(field(stored, "hours", MAP, {}).items())
-        for minute, counts in sorted(field(each, "minutes", MAP, {}).items())
+        for hour, minutes in sorted(field(stored, "hours", MAP, {}).items())
+        for minute, counts in sorted(field(minutes, "minutes", MAP, {}).items())
         if (counted := _plain(counts))
     }
 

@@ -88,10 +88,10 @@ def shown(stored: Document, state: str) -> Document:
 def _join_tracebacks(row: Document) -> None:
     """Put each traceback to the failure of its time."""
     found = [row.pop(key) for key in list(row) if key.startswith(TRACEBACK)]
-    texts = {each["at"]: each.get("text") for each in found if isinstance(each, dict) and "at" in each}
-    for each in row.get("errors") or () if texts else ():
-        if isinstance(each, dict) and each.get("at") in texts:
-            each["traceback"] = texts[each["at"]]
+    texts = {error["at"]: error.get("text") for error in found if isinstance(error, dict) and "at" in error}
+    for error in row.get("errors") or () if texts else ():
+        if isinstance(error, dict) and error.get("at") in texts:
+            error["traceback"] = texts[error["at"]]
 
 
 def plain(value: Any) -> Any:

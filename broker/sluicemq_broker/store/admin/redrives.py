@@ -217,10 +217,10 @@ class IntoQueue:
         """Return those that are still dead; those whose id the other queue has are refused."""
         there = {document["_id"] for document in self._target.find({"_id": {"$in": ids}}, {"_id": 1})}
         name = queue_of(self._target.name)
-        for each in islice(
+        for job_id in islice(
             (job_id for job_id in ids if job_id in there), max(0, _NAMED - len(redriven.refused))
         ):
-            redriven.refused[each] = already_there(name, each)
+            redriven.refused[job_id] = already_there(name, job_id)
         dead = {"_id": {"$in": [job_id for job_id in ids if job_id not in there]}, "state": State.DEAD}
         movable = {document["_id"] for document in self._source.find(dead, {"_id": 1}, hint=BY_ID)}
         return [job_id for job_id in ids if job_id in movable]

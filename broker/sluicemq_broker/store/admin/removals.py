@@ -126,11 +126,11 @@ class Removals(Operations):
                         break
                     empty = False
                     of_state = {"state": stored_state(state), **by_now}
-                    alone = {"_id": {"$in": [each for each in ids if each not in packs]}, **of_state}
+                    alone = {"_id": {"$in": [job_id for job_id in ids if job_id not in packs]}, **of_state}
                     # failpoint jobs.purge
                     removed = self._remove(jobs, alone, now) if alone["_id"]["$in"] else 0
                     yield removed + sum(
-                        _remove_pack(jobs, each, of_state) for each in packs.intersection(ids)
+                        _remove_pack(jobs, pack, of_state) for pack in packs.intersection(ids)
                     )
                 if empty:
                     return

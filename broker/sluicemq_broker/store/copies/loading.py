@@ -101,11 +101,11 @@ class RestoredDatabase:
         """Return False if another restore into it has begun."""
         return self._schema.is_restoring(self._token)
 
-    def create(self, each: Description) -> None:
+    def create(self, collection: Description) -> None:
         """Make an empty collection with these options."""
         with translated():
             # failpoint restores.create
-            self._database.create_collection(each.name, **each.options)
+            self._database.create_collection(collection.name, **collection.options)
 
     def insert(self, name: str, documents: Sequence[bytes]) -> None:
         """Insert documents as they are."""
@@ -119,13 +119,13 @@ class RestoredDatabase:
         with translated():
             return self._database[name].count_documents({})
 
-    def make_indexes(self, each: Description) -> None:
+    def make_indexes(self, collection: Description) -> None:
         """Make the indexes of a collection that is full."""
-        if specifications := each.made_indexes:
+        if specifications := collection.made_indexes:
             with translated():
-                quorum = by_majority(self._database[each.name])
+                quorum = by_majority(self._database[collection.name])
                 # failpoint restores.index
-                self._database.command("createIndexes", each.name, indexes=specifications, **quorum)
+                self._database.command("createIndexes", collection.name, indexes=specifications, **quorum)
 
     def open(self, meta: Sequence[bytes]) -> bool:
         """Open it to brokers, with the documents of ``meta``; False: another restore has begun."""

@@ -62,10 +62,10 @@ class BackupSnapshot:
                 found = [self._described(collection) for collection in self._listed()]
                 yield found
 
-    def batches(self, each: Description) -> Iterator[bytes]:
+    def batches(self, collection: Description) -> Iterator[bytes]:
         """Yield the documents of a collection, many at once, one behind the other; raises LeftOut."""
-        documents = self._client[each.database].get_collection(
-            each.name, CodecOptions(RawBSONDocument), read_concern=ReadConcern()
+        documents = self._client[collection.database].get_collection(
+            collection.name, CodecOptions(RawBSONDocument), read_concern=ReadConcern()
         )
         with _judged(self._window):
             try:
@@ -74,12 +74,12 @@ class BackupSnapshot:
                     self._window.hold()
                     yield batch
             except mongo_errors.OperationFailure as error:
-                if error.code == ServerCode.SNAPSHOT_UNAVAILABLE and each.uuid not in self._before:
+                if error.code == ServerCode.SNAPSHOT_UNAVAILABLE and collection.uuid not in self._before:
                     raise LeftOut from error
                 raise
             except mongo_errors.ServerSelectionTimeoutError as error:
                 raise Disturbed(brief(error)) from error  # the server of the cursor is gone
-            if not self._is_there(each):
+            if not self._is_there(collection):
                 raise LeftOut
 
     def _listed(self) -> list[Description]:
@@ -92,14 +92,16 @@ class BackupSnapshot:
             if entry["name"] not in OF_THE_MOMENT and not entry["name"].startswith("system.")
         ]
 
-    def _described(self, each: Description) -> Description:
-        found = tuple(dict(index) for index in self._client[each.database][each.name].list_indexes())
-        return each._replace(indexes=found)
+    def _described(self, collection: Description) -> Description:
+        found = tuple(
+            dict(index) for index in self._client[collection.database][collection.name].list_indexes()
+        )
+        return collection._replace(indexes=found)
 
-    def _is_there(self, each: Description) -> bool:
+    def _is_there(self, collection: Description) -> bool:
         """Return True if this collection is still there, and not another one of its name."""
-        found = self._client[each.database].list_collections(filter={"name": each.name})
-        return any(Description.listed(each.database, entry).uuid == each.uuid for entry in found)
+        found = self._client[collection.database].list_collections(filter={"name": collection.name})
+        return any(Description.listed(collection.database, entry).uuid == collection.uuid for entry in found)
 
 
 @contextmanager

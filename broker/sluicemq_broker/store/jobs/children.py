@@ -63,7 +63,7 @@ def fan_out(source: QueueStore, fans: Sequence[FanOutEntry], now: float) -> dict
 
     :class:`Duplicate`: there is a job with a child's id. Otherwise as ``forward``.
     """
-    for store in {child.to for each in fans for child in each.children}:
+    for store in {child.to for fan in fans for child in fan.children}:
         store.prepare(again=True)
         store.groups.prepare_for_children()
     source.groups.prepare()  # the parents wait
@@ -94,7 +94,7 @@ class _FanOut(Move[FanOutEntry]):
         for child in _children(self._verdicts):
             ids[child.to].append(child.job.id)
         self._existing = {
-            (store.name, each) for store, some in ids.items() for each in store.which_exist(some)
+            (store.name, child_id) for store, some in ids.items() for child_id in store.which_exist(some)
         }
 
     def is_done(self, verdict: FanOutEntry, stored: Mapping[str, Any]) -> bool:
@@ -122,7 +122,7 @@ class _FanOut(Move[FanOutEntry]):
 
     def _inherit_payloads(self, verdicts: Sequence[FanOutEntry], session: ClientSession) -> None:
         """Give children without a payload that of their parent, which by now only MongoDB has."""
-        parents = [each.job for each in verdicts if any(child.inherits for child in each.children)]
+        parents = [verdict.job for verdict in verdicts if any(child.inherits for child in verdict.children)]
         if not parents:
             return
         found = self._source.jobs.find(all_reserved_as(parents), {"payload": 1}, hint=BY_ID, session=session)
@@ -174,7 +174,7 @@ class _EndOfChildren(Move[Completed]):
 
 
 def _children(fans: Iterable[FanOutEntry]) -> Iterator[Child]:
-    return (child for each in fans for child in each.children)
+    return (child for fan in fans for child in fan.children)
 
 
 def _waits(fan: FanOutEntry) -> Mapping[str, Any]:

@@ -114,16 +114,16 @@ class Claims:
             fits = self.reply_sizes.most(documents, most_bytes)
             page = self.order.page(ClaimRequest(due, documents, fits, now, reservation, brokers, place))
             found, more = self._read_page(page, at_once, now, most_bytes, limit)
-            spent = [each for each in found if each.spent]
+            spent = [job for job in found if job.spent]
             died = self._end_spent(spent, now) if spent else ()
-            wanted = page.allowance.begin([each for each in found if not each.spent] if spent else found)
+            wanted = page.allowance.begin([job for job in found if not job.spent] if spent else found)
             reserved = self._reserve_found(wanted, due, now, reservation, page.allowance) if wanted else []
-        for each in reserved:
-            each.reserve(reservation)
+        for job in reserved:
+            job.reserve(reservation)
         if len(reserved) < len(wanted):
             self.order.on_lost(now)
         more = page.allowance.settle(wanted, reserved) or more
-        freed = frozenset(each.group for each in spent if each.group is not None)
+        freed = frozenset(job.group for job in spent if job.group is not None)
         return Claim(
             reserved,
             reservation.owner,
@@ -144,8 +144,8 @@ class Claims:
         under = {"state": State.RESERVED, "owner": owner, "hold": hold}
         with translated():
             stored = self.jobs.find(under, self.order.fields).sort(self.order.sort)
-            found = [job for each in stored for job in self._jobs_in(each)[0]]
-        jobs = [each for each in found if not 0 < each.max_attempts < each.attempts]
+            found = [job for document in stored for job in self._jobs_in(document)[0]]
+        jobs = [job for job in found if not 0 < job.max_attempts < job.attempts]
         for job in jobs:
             job.found_reserved(reservation)
         return self.order.as_claimed(jobs)
@@ -187,8 +187,8 @@ class Claims:
     def _jobs_in(self, stored: Document) -> tuple[list[Job], list[Malformed | Lift]]:
         """Return the jobs of a document, one or a pack of them, and what is to be taken out of it."""
         if not is_pack(stored):
-            each = read(stored, self._defaults)
-            return ([], [each]) if isinstance(each, Malformed) else ([each], [])
+            document = read(stored, self._defaults)
+            return ([], [document]) if isinstance(document, Malformed) else ([document], [])
         try:
             jobs, strange = unpacked(stored, self._defaults)
         except UNREADABLE as error:
@@ -204,11 +204,11 @@ class Claims:
         none in a pack is lifted out of it, as all are in a queue that may let only some of a pack begin.
         """
         found, strange, last = self._read(page.replies(at_once), room, limit)
-        malformed = [each for each in strange if isinstance(each, Malformed)]
-        lifts = [each for each in strange if isinstance(each, Lift)]
+        malformed = [document for document in strange if isinstance(document, Malformed)]
+        lifts = [document for document in strange if isinstance(document, Lift)]
         lift_out(self.jobs, lifts, now)
         # A job that returned between two reads has moved others on: they were read twice.
-        found = list({each.id: each for each in found}.values())
+        found = list({job.id: job for job in found}.values())
         if last is not None:
             page.stop_at(last)
         moved = self._set_aside(malformed, now)
@@ -222,7 +222,7 @@ class Claims:
         strange: list[Malformed | Lift] = []
         last: Document | None = None
         documents = 0
-        for stored in (each for reply in replies for each in reply):
+        for stored in (document for reply in replies for document in reply):
             jobs, odd = self._jobs_in(stored)
             if jobs and is_pack(stored) and self._defaults.limited:
                 odd = [Lift(_ready(stored["_id"]), left_in(stored))]
@@ -261,14 +261,14 @@ class Claims:
             return wanted
         ours = {key: reserved[key] for key in ("state", "owner", "hold")}
         with applied():
-            mine = {"_id": {"$in": [_lies_in(each) for each in wanted]}, **ours}
+            mine = {"_id": {"$in": [_lies_in(job) for job in wanted]}, **ours}
             won = {document["_id"] for document in self.jobs.find(mine, {"_id": 1}, hint=BY_ID)}
             malformed = {**due, **_these(wanted), "$nor": [HISTORY_IS_A_LIST]}
             without = self.jobs.find(malformed, {"_id": 1}, hint=BY_ID)
             self._set_aside(
                 [Malformed(document["_id"], "its errors are no array") for document in without], now
             )
-        return [each for each in wanted if _lies_in(each) in won]
+        return [job for job in wanted if _lies_in(job) in won]
 
     def _reserve_with_slots(self, slotted: Sequence[_Slotted], due: Document, reserved: Document) -> int:
         """Reserve jobs, each with its slot; return how many, or 0 where another job had one of the slots.
@@ -278,7 +278,7 @@ class Claims:
         parts = [slotted[at : at + _SLOTS_AT_ONCE] for at in range(0, len(slotted), _SLOTS_AT_ONCE)]
         count, ended = self._reserve_parts(parts, due, reserved) if parts else (0, [])
         if ended:
-            self._reserve_parts([[each] for part in ended for each in part], due, reserved)
+            self._reserve_parts([[job] for part in ended for job in part], due, reserved)
         return 0 if ended else count
 
     def _reserve_parts(

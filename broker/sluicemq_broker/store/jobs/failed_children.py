@@ -152,9 +152,11 @@ def _fail(
         document["_id"]: document for document in store.jobs.find(dead, fields, hint=BY_ID, session=session)
     }
     return {
-        parent: [each["group"]] if isinstance(each.get("group"), str) else []
+        parent: [document["group"]] if isinstance(document.get("group"), str) else []
         for parent, reason in reasons.items()
-        if (each := found.get(parent.id)) and is_parent(each, parent) and last_reason(each) == reason
+        if (document := found.get(parent.id))
+        and is_parent(document, parent)
+        and last_reason(document) == reason
     }
 
 
@@ -193,7 +195,7 @@ def _count_failed(
 
     def read() -> list[DeadChild]:
         these = {**dead, "_id": {"$in": list(numbers)}}
-        found = {each["_id"]: each.get("seq") for each in store.jobs.find(these, {"seq": 1}, hint=BY_ID)}
+        found = {job["_id"]: job.get("seq") for job in store.jobs.find(these, {"seq": 1}, hint=BY_ID)}
         return [child for child in children if child.id in found and found[child.id] == child.seq]
 
     def apply(left: list[DeadChild], session: ClientSession) -> list[EndedParent]:

@@ -148,7 +148,7 @@ class FairOrder(ClaimOrder):
             alone = brokers == 1 and not allowance.limited
             known = self._known(most, now) if alone else None
             tenants = known or self._read_tenants(due, most, now)
-            names = allowance.open([each.name for each in tenants.found])
+            names = allowance.open([tenant.name for tenant in tenants.found])
             if len(names) > FEW:
                 limit = self._part(names, limit, brokers)
             shares = allowance.grant(self._rounds.share(names, limit))
@@ -159,7 +159,7 @@ class FairOrder(ClaimOrder):
         self._served = tuple(shares)
         left_out = not tenants.all_there or len(shares) < len(may_have_share) or bool(tenants.malformed)
         skips = self._skips(shares, brokers)
-        firsts = {each.name: each.first for each in tenants.found}
+        firsts = {tenant.name: tenant.first for tenant in tenants.found}
         if brokers > 1:
             self.ahead = ReadAhead()  # others claim what is known here
         plan = FairPlan(shares, skips, firsts, tenants.malformed, left_out=left_out, limit=limit, now=now)
@@ -184,9 +184,9 @@ class FairOrder(ClaimOrder):
         if brokers < 2 or self._skipped:
             self._skipped = False
             return {}
-        pages = {each: randrange(brokers) for each, share in shares.items() if share > 1}  # noqa: S311 - as above
+        pages = {tenant: randrange(brokers) for tenant, share in shares.items() if share > 1}  # noqa: S311 - as above
         self._skipped = any(pages.values())
-        return {each: page * shares[each] for each, page in pages.items()}
+        return {tenant: page * shares[tenant] for tenant, page in pages.items()}
 
     def _known(self, limit: int, now: float) -> _Tenants | None:
         """Return what :meth:`_read` would find, if the next jobs are known; None: it must look."""
@@ -205,7 +205,7 @@ class FairOrder(ClaimOrder):
         tenants = self._read(due, limit)
         complete = tenants.all_there and not tenants.malformed and len(tenants.found) <= FEW
         if complete and changes == self._changes:
-            self._names, self._looked = [each.name for each in tenants.found], now
+            self._names, self._looked = [tenant.name for tenant in tenants.found], now
         return tenants
 
     def _read(self, due: Document, limit: int) -> _Tenants:
@@ -271,7 +271,9 @@ class FairPage(ClaimPage):
         """Tenants that have more jobs than their limits let begin now."""
         allowance, shares = self.allowance, self._plan.shares
         full = self._full.union(self._filled(), allowance.refused)
-        return {each: wait for each, wait in allowance.held.items() if each not in shares or each in full}
+        return {
+            tenant: wait for tenant, wait in allowance.held.items() if tenant not in shares or tenant in full
+        }
 
     def stop_at(self, stored: Document) -> None:
         """Begin the next claim with the tenant of this job."""
@@ -285,7 +287,7 @@ class FairPage(ClaimPage):
 
     def _all(self, at_once: int) -> Iterator[list[Document]]:
         skips = self._plan.skips
-        firsts = {each: [self._plan.firsts[each]] for each, share in self.shares.items() if share == 1}
+        firsts = {tenant: [self._plan.firsts[tenant]] for tenant, share in self.shares.items() if share == 1}
         known = {**firsts, **self._known()}
         several = [share for share in self.shares if share not in known]
         yield from self._of(several, at_once, skips)
@@ -293,23 +295,23 @@ class FairPage(ClaimPage):
             yield from self._of(several, at_once, {})
         yield from self._these(known, self._plan.malformed, at_once)
         # A tenant whose first job has expired, or is another broker's by now, may have a second one.
-        yield from self._of([each for each in known if not self._count[each]][:FEW], at_once, {})
+        yield from self._of([tenant for tenant in known if not self._count[tenant]][:FEW], at_once, {})
         if len(self.shares) <= FEW and not any(skips.values()):
             yield from self._rest(at_once)
-        self._ahead.more_of((each for each in self._filled() if self.shares[each] > 1), self._plan.now)
+        self._ahead.more_of((tenant for tenant in self._filled() if self.shares[tenant] > 1), self._plan.now)
 
     def _known(self) -> dict[str, Sequence[Any]]:
         """Return the ids of jobs that are known, or that are read now together with later ones."""
         known, unknown = self._ahead.next(self.shares, self._plan.firsts, self._plan.now)
-        found: dict[str, list[Document]] = {each: [] for each in unknown}
-        branches = [self.branch(each, 0, self._ahead.depth, _IDS) for each in unknown]
+        found: dict[str, list[Document]] = {tenant: [] for tenant in unknown}
+        branches = [self.branch(tenant, 0, self._ahead.depth, _IDS) for tenant in unknown]
         if unknown:
             self._ahead.used_up()
-        for each in chain.from_iterable(self._union(branches, _IDS_AT_ONCE)):
-            found[_name(each)].append(each)
+        for document in chain.from_iterable(self._union(branches, _IDS_AT_ONCE)):
+            found[_name(document)].append(document)
         for tenant, jobs in found.items():
             known[tenant] = self._ahead.read(tenant, jobs, self.shares[tenant], self._plan.now)
-        self._complete.update(each for each, ids in known.items() if len(ids) == self.shares[each])
+        self._complete.update(tenant for tenant, ids in known.items() if len(ids) == self.shares[tenant])
         return known
 
     def _these(
@@ -321,8 +323,8 @@ class FairPage(ClaimPage):
             part = ids[at : at + at_once]
             named = {**self._due, "_id": {"$in": part}}
             found = self._jobs.find(named, HANDED_OUT_FAIRLY, hint=BY_ID, batch_size=len(part) + 1).to_list()
-            place = {str(each): number for number, each in enumerate(part)}
-            yield sorted(found, key=lambda each: place[str(each["_id"])])
+            place = {str(tenant): number for number, tenant in enumerate(part)}
+            yield sorted(found, key=lambda document: place[str(document["_id"])])
 
     def _rest(self, at_once: int) -> Iterator[list[Document]]:
         """Read more jobs of tenants that have some, for the places that others have left."""
@@ -335,19 +337,19 @@ class FairPage(ClaimPage):
             self._count.clear()
             known, _ = self._ahead.next(self.shares, {}, self._plan.now)
             self._complete = {*known}
-            yield from self._of([each for each in filled if each not in known], at_once, read)
+            yield from self._of([tenant for tenant in filled if tenant not in known], at_once, read)
             yield from self._these(known, (), at_once)
 
     def _with_more(self) -> list[str]:
         """Return the tenants that may have more jobs, and may get more."""
-        return [each for each in self._filled() if each not in self.allowance.held]
+        return [tenant for tenant in self._filled() if tenant not in self.allowance.held]
 
     def _filled(self) -> list[str]:
         """Return the tenants of which as many jobs were read as were asked for."""
         return [
-            each
-            for each, share in self.shares.items()
-            if self._count[each] >= share or each in self._complete
+            tenant
+            for tenant, share in self.shares.items()
+            if self._count[tenant] >= share or tenant in self._complete
         ]
 
     def _of(self, tenants: Sequence[str], at_once: int, skips: Mapping[str, int]) -> Iterator[list[Document]]:
@@ -447,7 +449,7 @@ class StagedFairly:
     def take_last(self, count: int) -> list[Job]:
         """Take out those whose tenants have the most rounds before them, the last one first."""
         taken: list[Job] = []
-        rounds = [(-len(line) / self._weight(each), each) for each, line in self._lines.items()]
+        rounds = [(-len(line) / self._weight(tenant), tenant) for tenant, line in self._lines.items()]
         heapq.heapify(rounds)
         while rounds and len(taken) < count:
             _, tenant = rounds[0]

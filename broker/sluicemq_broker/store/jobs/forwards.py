@@ -52,9 +52,9 @@ def forward(source: QueueStore, forwards: Sequence[ForwardEntry], now: float) ->
     Uncertain: it is missing; any verdict may have ended it. Raises DifferentStore where there are no
     transactions, and the errors of every statement.
     """
-    for store in {each.to for each in forwards}:
+    for store in {move.to for move in forwards}:
         store.prepare(again=True)  # a transaction can't make a collection's indexes
-    for store in {each.to for each in forwards if each.job.parent}:
+    for store in {move.to for move in forwards if move.job.parent}:
         store.groups.prepare_for_children()
     # failpoint forwards
     return _Forwards(source, forwards, now).run()
@@ -107,7 +107,7 @@ class _Forwards(Move[ForwardEntry]):
 
     def _complete_jobs(self, verdicts: Sequence[ForwardEntry], session: ClientSession) -> None:
         """Give each new job what its verdict does not say, and the history, as they are stored."""
-        reserved = all_reserved_as([each.job for each in verdicts])
+        reserved = all_reserved_as([verdict.job for verdict in verdicts])
         found = {
             document["_id"]: document
             for document in self._source.jobs.find(reserved, {"joined": 0}, hint=BY_ID, session=session)
@@ -148,8 +148,8 @@ class _Forwards(Move[ForwardEntry]):
 
 def _by_target(forwards: Iterable[ForwardEntry]) -> dict[QueueStore, list[Job]]:
     targets: dict[QueueStore, list[Job]] = defaultdict(list)
-    for each in forwards:
-        targets[each.to].append(each.on)
+    for move in forwards:
+        targets[move.to].append(move.on)
     return targets
 
 

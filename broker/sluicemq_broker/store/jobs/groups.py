@@ -156,9 +156,9 @@ class GroupStore:
             for _ in range(5):
                 left -= self.with_heads(left)
                 first = self.first(left) if left else []
-                over = [each for each in first if _is_over(each, now)]
+                over = [head for head in first if _is_over(head, now)]
                 promoted.expired.extend(document["_id"] for document in over)
-                first = [each for each in first if each not in over]
+                first = [head for head in first if head not in over]
                 left = {document["wait"]["group"] for document in first}
                 if not first or self.make_heads(first, promoted):
                     break
@@ -177,7 +177,7 @@ class GroupStore:
             found = self._jobs.aggregate(lines, batchSize=_PAGE)
             for page in _pages(document["_id"] for document in found):
                 heads = self.with_heads(page)
-                if left := [each for each in page if each not in heads]:
+                if left := [group for group in page if group not in heads]:
                     yield left
 
     def with_heads(self, groups: Collection[str]) -> set[str]:
@@ -195,7 +195,7 @@ class GroupStore:
                 "$group": {
                     "_id": "$wait.group",
                     "id": {"$first": "$_id"},
-                    **{each: {"$first": f"${each}"} for each in wanted},
+                    **{name: {"$first": f"${name}"} for name in wanted},
                 }
             },
         ]
@@ -239,7 +239,7 @@ class GroupStore:
             refusals(error)  # durability first
             refused = {document["index"] for document in error.details["writeErrors"]}
             matched = error.details["nMatched"]
-        promoted.ready.extend(_hint(each) for at, each in enumerate(first) if at not in refused)
+        promoted.ready.extend(_hint(head) for at, head in enumerate(first) if at not in refused)
         # Jobs that the first update promoted don't match; another look finds their heads.
         return bool(matched + len(refused) >= len(first))
 

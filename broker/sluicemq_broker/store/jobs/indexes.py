@@ -58,10 +58,10 @@ def mend_indexes(
     Remove ``unwanted`` ones, and that of slots where none are given and no job has one.
     """
     there = jobs.index_information()
-    if there and not {index_name(each) for each in wanted} <= there.keys():
+    if there and not {index_name(index) for index in wanted} <= there.keys():
         # failpoint indexes.mend
         make_indexes(jobs, notice, wanted)
-    for name in {index_name(each) for each in unwanted} & there.keys():
+    for name in {index_name(index) for index in unwanted} & there.keys():
         # failpoint indexes.drop_unwanted
         jobs.drop_index(name)
     if SLOT_INDEX in there and not gives_slots and not _some_have_slots(jobs):

@@ -93,14 +93,14 @@ class Insertion:
             if not taken:
                 return self._pushed
             with applied():
-                judged = judge(self._collection, [self._jobs[each] for each in taken], at)
+                judged = judge(self._collection, [self._jobs[place] for place in taken], at)
             self._pushed.taken = []
             self._pushed.add(judged, taken)
             self._left, self._pushed.taken = self._pushed.taken, []
 
     def _insert(self, at: float) -> Pushed:
         if self._part is None:
-            jobs = [self._jobs[each] for each in self._left]
+            jobs = [self._jobs[place] for place in self._left]
             open_windows(jobs, at)
             parts = together(jobs)
             answer = self._statement.send(
@@ -135,8 +135,8 @@ def _of_each(outcome: Pushed, parts: Sequence[Sequence[Job]]) -> Pushed:
         return outcome
     starts = [0, *accumulate(len(part) for part in parts)]
     return Pushed(
-        [each for at in outcome.existing for each in range(starts[at], starts[at + 1])],
-        {each: why for at, why in outcome.refused.items() for each in range(starts[at], starts[at + 1])},
+        [number for at in outcome.existing for number in range(starts[at], starts[at + 1])],
+        {number: why for at, why in outcome.refused.items() for number in range(starts[at], starts[at + 1])},
         [starts[at] for at in outcome.taken],
     )
 
@@ -158,10 +158,12 @@ def judge(collection: Jobs, jobs: Sequence[Job], at: float) -> Pushed:
     """
     # The judgement must hold after a change of primary.
     known = collection.with_options(read_concern=ReadConcern("majority"))
-    stored = {each["_id"] for each in known.find({"_id": {"$in": [job.id for job in jobs]}}, {"_id": 1})}
+    stored = {
+        document["_id"] for document in known.find({"_id": {"$in": [job.id for job in jobs]}}, {"_id": 1})
+    }
     held = _holders(known, {job.dedupe.id for job in jobs if job.dedupe})
-    holders = {each["dedupe_id"]: each for each in held if _is_open(each, at)}
-    over = [each["_id"] for each in held if not _is_open(each, at)]
+    holders = {document["dedupe_id"]: document for document in held if _is_open(document, at)}
+    over = [document["_id"] for document in held if not _is_open(document, at)]
     if over:
         # failpoint jobs.free_dedupe_ids
         collection.update_many(

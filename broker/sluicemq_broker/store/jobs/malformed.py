@@ -52,11 +52,11 @@ def set_aside(collection: Jobs, malformed: Iterable[Malformed], now: float) -> l
     One statement each, as each has its own reason; there are few. Repeating it changes nothing.
     """
     return [
-        each
-        for each in malformed
+        document
+        for document in malformed
         # failpoint jobs.set_aside
         if collection.update_one(
-            {"_id": {"$in": [each.id]}, "state": State.READY}, aside(each.reason, now), hint=BY_ID
+            {"_id": {"$in": [document.id]}, "state": State.READY}, aside(document.reason, now), hint=BY_ID
         ).modified_count
     ]
 
@@ -66,7 +66,7 @@ def set_ownerless_aside(collection: Jobs, now: float) -> list[Malformed]:
     reason = "reserved, and its owner is no string"
     found = collection.find(_OWNERLESS, {"_id": 1}).limit(1000)
     malformed = [Malformed(document["_id"], reason) for document in found]
-    these = {"_id": {"$in": [each.id for each in malformed]}, **_OWNERLESS}
+    these = {"_id": {"$in": [document.id for document in malformed]}, **_OWNERLESS}
     if malformed:
         # failpoint jobs.set_ownerless_aside
         collection.update_many(these, aside(reason, now), hint=BY_ID)

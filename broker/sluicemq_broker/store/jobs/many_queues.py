@@ -112,7 +112,7 @@ def union(branches: Iterable[Branch]) -> list[Document]:
     first, *others = branches
     return [
         *first.stages,
-        *({"$unionWith": {"coll": each.collection, "pipeline": _classic(each.stages)}} for each in others),
+        *({"$unionWith": {"coll": other.collection, "pipeline": _classic(other.stages)}} for other in others),
     ]
 
 

@@ -115,11 +115,11 @@ def with_all_children(jobs: Jobs, ids: Sequence[str]) -> list[str]:
     dead = {"_id": {"$in": list(ids)}, "state": State.DEAD, "children.left": {"$gt": 0}}
     with translated():
         found = list(jobs.find(dead, {"seq": 1, "children": 1}, hint=BY_ID))
-    parents = [parent for each in found if (parent := _waiting_parent(each, queue_of(jobs.name)))]
+    parents = [parent for document in found if (parent := _waiting_parent(document, queue_of(jobs.name)))]
     whole: list[str] = []
     for part in _parts(parents):
         missing = _missing(jobs, part, [jobs.database], State.DEAD)
-        whole += [each.parent.id for each in part if each.parent not in missing]
+        whole += [waiting.parent.id for waiting in part if waiting.parent not in missing]
     return whole
 
 
@@ -142,10 +142,10 @@ def _missing(
 
     def missing(parents: Sequence[WaitingParent], session: ClientSession) -> dict[Parent, int]:
         search = _Search(_still(jobs, parents, state, session), session)
-        for each in _collections(client, known, search.likely()):
+        for queue_jobs in _collections(client, known, search.likely()):
             if not search.missing:
                 break
-            search.search_in(each)
+            search.search_in(queue_jobs)
         return dict(search.missing)
 
     try:
@@ -161,12 +161,12 @@ class _Search:
     def __init__(self, parents: Sequence[WaitingParent], session: ClientSession) -> None:
         self._session = session
         self._waiting = {parent.parent: parent for parent in parents}
-        self._parents = {each.id: each for each in self._waiting}
+        self._parents = {parent.id: parent for parent in self._waiting}
         self.missing = Counter({parent.parent: parent.left for parent in parents})
 
     def likely(self) -> set[str]:
         """Return the collections that got the children."""
-        return {collection(name) for each in self._waiting.values() for name in each.queues}
+        return {collection(name) for parent in self._waiting.values() for name in parent.queues}
 
     def search_in(self, jobs: Jobs) -> None:
         """Look into one collection for the children that are missing still."""
@@ -174,8 +174,8 @@ class _Search:
         for at in range(0, len(ids), _CHILDREN):
             children = {"_id": {"$in": ids[at : at + _CHILDREN]}, "parent.id": {"$exists": True}}
             fields = {"parent": 1, "state": 1}
-            for each in jobs.find(children, fields, hint=BY_ID, session=self._session):
-                self._note_found(each)
+            for child in jobs.find(children, fields, hint=BY_ID, session=self._session):
+                self._note_found(child)
 
     def _note_found(self, child: Document) -> None:
         said = parent_of(child)
@@ -222,7 +222,7 @@ def _collections(client: MongoClient[Document], known: list[Documents], likely: 
     for database in known:
         yield from (database[name] for name in likely)
     others = [jobs for database in known for jobs in _jobs_of(database) if jobs.name not in likely]
-    there = {each.name for each in known} | _NO_QUEUES
+    there = {collection.name for collection in known} | _NO_QUEUES
     # A user who may not list databases has no other ones.
     for other in _unless_forbidden(client.list_database_names):
         if other not in there:

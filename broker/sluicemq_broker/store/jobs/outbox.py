@@ -74,14 +74,14 @@ class OutboxStore:
         found: list[Post] = []
         size = 0
         with translated():
-            for each in (
+            for post in (
                 self._posts.find({**_WAITING, "queue": {"$nin": list(full)}})
                 .sort("_id", 1)
                 .limit(most)
                 .batch_size(100)
             ):
-                found.append(Post(each["_id"], each.get("queue"), each.get("payload"), each.get("headers")))
-                size += len(each.get("payload") or b"")
+                found.append(Post(post["_id"], post.get("queue"), post.get("payload"), post.get("headers")))
+                size += len(post.get("payload") or b"")
                 if size >= _PAGE_BYTES:
                     break
         return found
@@ -95,7 +95,7 @@ class OutboxStore:
         of every statement. Crash before or after, or a reply that is lost: the posts are there and no job, or
         the jobs and no post; the next look shows it.
         """
-        these = {"_id": {"$in": [each.id for each in posts]}}
+        these = {"_id": {"$in": [post.id for post in posts]}}
 
         def remove(_new: Sequence[Job], session: ClientSession) -> bool:
             if self._posts.count_documents(these, session=session) < len(posts):
@@ -107,7 +107,7 @@ class OutboxStore:
         # failpoint outbox
         inserted = insert_with(queue, jobs, now, remove, "outboxes")
         if inserted is not None:
-            self._carried.extend(each.id for each in posts)
+            self._carried.extend(post.id for post in posts)
         return inserted
 
     def refuse(self, post: Post, code: str, message: str) -> bool:

@@ -127,11 +127,11 @@ def done_alike(completed: Iterable[Completed], now: float) -> list[UpdateMany]:
     That marks a thousand jobs of one message without results twice as fast.
     """
     alike: dict[tuple[object, ...], list[Completed]] = defaultdict(list)
-    for each in completed:
-        job = each.job
-        alike[(*each[1:], job.owner, job.kept_until(now), job.keep_done > 0)].append(each)
+    for entry in completed:
+        job = entry.job
+        alike[(*entry[1:], job.owner, job.kept_until(now), job.keep_done > 0)].append(entry)
     return [
-        UpdateMany(all_reserved_as([each.job for each in group]), _done(group[0], now))
+        UpdateMany(all_reserved_as([entry.job for entry in group]), _done(group[0], now))
         for group in alike.values()
     ]
 

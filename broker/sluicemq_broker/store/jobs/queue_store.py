@@ -74,7 +74,7 @@ _STATES = frozenset(State)
 #: Jobs that are lifted out of packs before their part of all says that packs are not worthwhile.
 _LIFTED_AT_LEAST = 500
 #: Fields of packs without their jobs.
-_SIZES = dict.fromkeys(("losses", *(each for each in PACK_FIELDS if each != "jobs")), 1)
+_SIZES = dict.fromkeys(("losses", *(field for field in PACK_FIELDS if field != "jobs")), 1)
 
 
 class QueueStore:
@@ -180,7 +180,7 @@ class QueueStore:
         """Return the ids that have a job in the queue, in any state; raises the driver's errors."""
         packed = self._packed(ids)
         found = self.known.find({"_id": {"$in": list(ids)}}, {"_id": 1}, hint=BY_ID)
-        return {each["_id"] for each in found} | packed.keys()
+        return {document["_id"] for document in found} | packed.keys()
 
     def _packed(self, ids: Iterable[str]) -> dict[str, Document]:
         """Return the packs in which jobs of these ids lie.
@@ -195,8 +195,8 @@ class QueueStore:
         with translated():
             found = self._packed(ids)
             alone = self.known.find({"_id": {"$in": list(ids)}}, wanted, hint=BY_ID)
-            found |= {each["_id"]: each for each in alone}
-        return {job_id: _shown_state(each, date(now)) for job_id, each in found.items()}
+            found |= {document["_id"]: document for document in alone}
+        return {job_id: _shown_state(document, date(now)) for job_id, document in found.items()}
 
     def insert_within(self, session: ClientSession, jobs: Sequence[Job], now: float) -> None:
         """Insert ready jobs as a part of a transaction; raises the driver's errors."""
@@ -248,7 +248,7 @@ class QueueStore:
         Each is ``{_id, payload, raw_headers, reason, size}``. Repeating it after a lost reply finds them
         there.
         """
-        documents = [dead_letter(each, date(now), self._defaults) for each in unreadable]
+        documents = [dead_letter(message, date(now), self._defaults) for message in unreadable]
         with translated():
             statement = self._insert()
             outcome(statement.send(documents))
@@ -319,16 +319,16 @@ class QueueStore:
             with applied():
                 left = self._existing(jobs)
         missing = [job.id for job in jobs if job.id not in left]
-        problems: dict[str, SluiceError] = {each: taken_over(each) for each in left}
+        problems: dict[str, SluiceError] = {job_id: taken_over(job_id) for job_id in left}
         if len(missing) > removed:
-            problems.update({each: uncertain(each) for each in missing})
+            problems.update({job_id: uncertain(job_id) for job_id in missing})
         return problems
 
     def _existing(self, jobs: Sequence[Job]) -> set[str]:
         """Return the ids of jobs that are still there; a later job of an id has another ``seq``."""
         numbers = {job.id: job.seq for job in jobs}
         found = self.jobs.find({"_id": {"$in": list(numbers)}}, {"seq": 1})
-        return {each["_id"] for each in found if numbers[each["_id"]] == each.get("seq")}
+        return {document["_id"] for document in found if numbers[document["_id"]] == document.get("seq")}
 
     def complete(self, completed: Sequence[Completed], now: float) -> dict[str, SluiceError]:
         """Commit jobs that are kept: ``done`` with their result, in their own document.
@@ -337,7 +337,7 @@ class QueueStore:
         repeating it is harmless.
         """
         too_long: dict[str, SluiceError] = {}
-        self.lift([each.job for each in completed])
+        self.lift([entry.job for entry in completed])
         with translated():
             try:
                 # failpoint jobs.complete
@@ -347,21 +347,21 @@ class QueueStore:
             except BulkWriteError as error:
                 refusals(error)  # durability first
                 too_long = self._complete_each(completed, now)
-            ids = [each.job.id for each in completed if each.job.id not in too_long]
+            ids = [entry.job.id for entry in completed if entry.job.id not in too_long]
             wanted = {"done_by": 1, "hold": 1}
-            there = {each["_id"]: each for each in self.jobs.find({"_id": {"$in": ids}}, wanted)}
+            there = {document["_id"]: document for document in self.jobs.find({"_id": {"$in": ids}}, wanted)}
         missed: dict[str, SluiceError] = {}
-        for each in (one.job for one in completed):
-            found = there.get(each.id)
-            if not found or (found.get("done_by"), found.get("hold")) != each.reservation:
-                missed[each.id] = taken_over(each.id) if found else uncertain(each.id)
+        for job in (one.job for one in completed):
+            found = there.get(job.id)
+            if not found or (found.get("done_by"), found.get("hold")) != job.reservation:
+                missed[job.id] = taken_over(job.id) if found else uncertain(job.id)
         return missed | too_long
 
     def _complete_each(self, completed: Sequence[Completed], now: float) -> dict[str, SluiceError]:
         """Commit jobs one by one, as one whose document would exceed 16 MiB fails its whole update."""
         try:
             # failpoint jobs.complete_each
-            self.jobs.bulk_write([done(each, now) for each in completed], ordered=False)
+            self.jobs.bulk_write([done(entry, now) for entry in completed], ordered=False)
         except BulkWriteError as error:
             return {completed[at].job.id: why for at, why in refusals(error).refused.items()}
         return {}
@@ -441,22 +441,22 @@ class QueueStore:
 
     def _set_aside(self, malformed: list[Malformed], now: float) -> int:
         moved = set_aside(self.jobs, malformed, now)
-        for each in moved:
-            self._notice(Count.UNREADABLE_DOCUMENTS, str(each))
+        for job_id in moved:
+            self._notice(Count.UNREADABLE_DOCUMENTS, str(job_id))
         return len(moved)
 
     def owners(self) -> set[str]:
         """Return the owners of all reserved jobs, by one step in the index for each."""
         with translated():
             found = self.jobs.distinct("owner", {"state": State.RESERVED})
-            return {each for each in found if isinstance(each, str)}
+            return {job_id for job_id in found if isinstance(job_id, str)}
 
     def mend_ownerless(self, now: float) -> None:
         """Set documents aside that are reserved by nobody: no broker wrote them so."""
         with translated():
             malformed = set_ownerless_aside(self.jobs, now)
-        for each in malformed:
-            self._notice(Count.UNREADABLE_DOCUMENTS, str(each))
+        for job_id in malformed:
+            self._notice(Count.UNREADABLE_DOCUMENTS, str(job_id))
 
     def reclaim(self, owner: str, max_losses: int, now: float) -> tuple[int, int]:
         """Give back all jobs of an owner without a live lease; return how many (ready, dead).
@@ -482,15 +482,19 @@ class QueueStore:
                 packs = list(self.jobs.find({**held, **PACKS}, _SIZES))
             doomed = [each for each in packs if each.get("losses", 0) + 1 >= max_losses]
             if not doomed:
-                return sum(each["left"] - 1 for each in packs)
-            lifts = [Lift({"_id": each["_id"], **held}, left_in(each)) for each in doomed]
+                return sum(pack["left"] - 1 for pack in packs)
+            lifts = [Lift({"_id": pack["_id"], **held}, left_in(pack)) for pack in doomed]
             lift_out(self.jobs, lifts, now)
 
     def reservations(self, owner: str) -> set[tuple[str, int]]:
         """Return id and number of all jobs reserved under ``owner``, for the audit against memory."""
         with translated():
             found = self.jobs.find({"state": State.RESERVED, "owner": owner}, {"hold": 1})
-            return {(each["_id"], each.get("hold", 0)) for each in found if isinstance(each["_id"], str)}
+            return {
+                (document["_id"], document.get("hold", 0))
+                for document in found
+                if isinstance(document["_id"], str)
+            }
 
     def expire(self, now: float, limit: int = 1000, ids: Sequence[str] | None = None) -> ExpiredJobs:
         """End waiting jobs whose time to live is over, at most ``limit`` (of these ids).
@@ -518,15 +522,22 @@ class QueueStore:
         """Return the ids of jobs that are done or dead since then, and still there; at most ``limit``."""
         these = {"state": {"$in": [State.DONE, State.DEAD]}, "ended_at": {"$gte": date(since)}}
         with translated():
-            return [each["_id"] for each in self.jobs.find(these, {"_id": 1}, limit=limit, hint=ENDED_INDEX)]
+            return [
+                document["_id"]
+                for document in self.jobs.find(these, {"_id": 1}, limit=limit, hint=ENDED_INDEX)
+            ]
 
     def find(self, ids: Sequence[str]) -> dict[str, Found]:
         """Return the jobs that exist under these ids, with their states and results."""
         with translated():
             packed = self._packed(ids)
-            stored = {each["_id"]: each for each in self.known.find({"_id": {"$in": list(ids)}}, FOUND)}
-        stored = {each: {**pack, "result_size": 0} for each, pack in packed.items()} | stored
-        return {job_id: found(each) for job_id, each in stored.items() if each.get("state") in _STATES}
+            stored = {
+                document["_id"]: document for document in self.known.find({"_id": {"$in": list(ids)}}, FOUND)
+            }
+        stored = {job_id: {**pack, "result_size": 0} for job_id, pack in packed.items()} | stored
+        return {
+            job_id: found(document) for job_id, document in stored.items() if document.get("state") in _STATES
+        }
 
     def is_pushed_by(self, principal: str, job_id: str) -> bool:
         """Return True if there is a job of this id, and it is this principal's."""

@@ -42,8 +42,8 @@ class ReadAhead:
     def covers(self, shares: Mapping[str, int]) -> bool:
         """Return True if the next jobs of each tenant are known, as many as its share."""
         return all(
-            share <= FEW_JOBS and (line := self.lines.get(each)) is not None and len(line.ids) >= share
-            for each, share in shares.items()
+            share <= FEW_JOBS and (line := self.lines.get(tenant)) is not None and len(line.ids) >= share
+            for tenant, share in shares.items()
         )
 
     def first(self, tenant: str) -> Any:
@@ -76,7 +76,7 @@ class ReadAhead:
     def read(self, tenant: str, found: Sequence[Document], share: int, now: float) -> list[Any]:
         """Return the first ids that were read, and keep those behind them that have one priority."""
         if behind := found[share:]:
-            alike = takewhile(lambda each: each.get("priority") == behind[0].get("priority"), behind)
+            alike = takewhile(lambda document: document.get("priority") == behind[0].get("priority"), behind)
             self.lines[tenant] = _Line([document["_id"] for document in alike], now)
         return [document["_id"] for document in found[:share]]
 

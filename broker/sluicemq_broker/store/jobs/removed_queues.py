@@ -144,7 +144,9 @@ def dropping_put_aside(aside: Jobs, now: float, parents: ParentQueues, size: int
         children = aside.find(awaited, {"parent": 1}, hint=PARENT_INDEX, batch_size=size)
         while page := list(islice(children, size)):
             why = "was removed with the queue"
-            if may_fail := [each["_id"] for each in page if (of := parent_of(each)) and of.may_fail]:
+            if may_fail := [
+                document["_id"] for document in page if (of := parent_of(document)) and of.may_fail
+            ]:
                 remove_children(aside, may_fail, {}, why, now, parents, Portions(size), queue)
             reasons = reasons_of(page, queue, why)
             # failpoint queues.fail_parents
@@ -166,11 +168,11 @@ def drop_left_over(database: Documents, now: float) -> None:
 
     Those of the last minute may still take it. A collection into which somebody has put a document stays.
     """
-    for each in _named(database, EMPTY):
-        made = each.name.rpartition(".")[2].partition("-")[0]
-        if now * 1000 - int(made, 16) > 60_000 and each.find_one({}, {"_id": 1}) is None:
+    for reserve in _named(database, EMPTY):
+        made = reserve.name.rpartition(".")[2].partition("-")[0]
+        if now * 1000 - int(made, 16) > 60_000 and reserve.find_one({}, {"_id": 1}) is None:
             # failpoint queues.drop_left_over
-            each.drop()
+            reserve.drop()
 
 
 def _named(database: Documents, prefix: str) -> Iterator[Jobs]:

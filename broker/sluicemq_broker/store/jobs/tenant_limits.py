@@ -88,25 +88,25 @@ class TenantLimits:
         """Return what a claim under this reservation may take, as one of ``brokers``."""
         if self.rate is not None:
             full = [
-                each
-                for each, bucket in self._buckets.items()
-                if now - bucket.at > _FRESH and self._left(each, now) >= self._burst
+                tenant
+                for tenant, bucket in self._buckets.items()
+                if now - bucket.at > _FRESH and self._left(tenant, now) >= self._burst
             ]
-            for each in full:
-                del self._buckets[each]
+            for tenant in full:
+                del self._buckets[tenant]
         return TenantAllowance(self, reservation, now, brokers)
 
     def read_tokens(self, tenants: Iterable[str], now: float) -> None:
         """Read the tokens of tenants, if they are many: else each claim would find out about a few."""
-        known = {each for each, bucket in self._buckets.items() if now - bucket.at < _FRESH}
+        known = {tenant for tenant, bucket in self._buckets.items() if now - bucket.at < _FRESH}
         unknown = [tenant for tenant in tenants if tenant not in known]
         # The tokens of more tenants than this are read ahead; of fewer tenants, they turn out when jobs are
         # read.
         if self.rate is not None and len(unknown) > 16:
             self._buckets |= dict.fromkeys(unknown, TenantBucket(0, self._burst, now))
             self._buckets |= self._store.buckets(unknown)
-            for each in unknown:
-                self._buckets[each] = TenantBucket(0, min(self._burst, self._left(each, now)), now)
+            for tenant in unknown:
+                self._buckets[tenant] = TenantBucket(0, min(self._burst, self._left(tenant, now)), now)
 
     def tokens(self, tenant: str, now: float) -> int:
         """Return how many tokens a tenant has at most: other brokers may have taken some."""
@@ -129,13 +129,13 @@ class TenantLimits:
 
     def take(self, wanted: Mapping[str, int], reservation: Reservation, now: float) -> dict[str, int]:
         """Take up to ``wanted`` tokens of each tenant; return how many."""
-        had = {each: min(number, self._kept.get(each, 0)) for each, number in wanted.items()}
+        had = {tenant: min(number, self._kept.get(tenant, 0)) for tenant, number in wanted.items()}
         self._kept = {
-            each: number - had.get(each, 0)
-            for each, number in self._kept.items()
-            if number > had.get(each, 0)
+            tenant: number - had.get(tenant, 0)
+            for tenant, number in self._kept.items()
+            if number > had.get(tenant, 0)
         }
-        missing = {each: number - had[each] for each, number in wanted.items() if number > had[each]}
+        missing = {tenant: number - had[tenant] for tenant, number in wanted.items() if number > had[tenant]}
         if missing and self.rate is not None:
             found = self._store.take_each(missing, self.rate, self._burst, now, *reservation)
             self._buckets |= found
@@ -179,28 +179,28 @@ class TenantAllowance(Allowance):
     def open(self, tenants: Sequence[str]) -> Sequence[str]:
         """Return the tenants with a token and a free slot."""
         new = [tenant for tenant in tenants if tenant not in self._room]
-        self._limits.read_tokens((each for each in new if self._tokens(each)), self._now)
-        for each in new:
-            self._room[each] = self._tokens(each)
-        with_tokens = [each for each in new if self._room[each]]
+        self._limits.read_tokens((tenant for tenant in new if self._tokens(tenant)), self._now)
+        for tenant in new:
+            self._room[tenant] = self._tokens(tenant)
+        with_tokens = [tenant for tenant in new if self._room[tenant]]
         if self._limits.most is not None and with_tokens:
             taken = self._limits.taken(with_tokens)
             for token in with_tokens:
                 self._note_slots(token, taken.get(token, set()), self._limits.most)
-        for each in new:
-            if not self._room[each]:
-                self._hold_back(each)
+        for tenant in new:
+            if not self._room[tenant]:
+                self._hold_back(tenant)
         return [tenant for tenant in tenants if self._room[tenant]]
 
     def grant(self, shares: dict[str, int]) -> dict[str, int]:
         """Cut each share to the room of its tenant."""
-        granted = {each: min(share, self._room[each]) for each, share in shares.items()}
-        for each, number in granted.items():
-            self._granted[each] += number
-            self._room[each] -= number
-            if not self._room[each]:
-                self._hold_back(each)
-        return {each: number for each, number in granted.items() if number}
+        granted = {tenant: min(share, self._room[tenant]) for tenant, share in shares.items()}
+        for tenant, number in granted.items():
+            self._granted[tenant] += number
+            self._room[tenant] -= number
+            if not self._room[tenant]:
+                self._hold_back(tenant)
+        return {tenant: number for tenant, number in granted.items() if number}
 
     def begin(self, jobs: list[Job]) -> list[Job]:
         """Take the tokens by one statement."""
@@ -261,7 +261,7 @@ def free_slots(taken: Collection[int], most: int, start: int = 0) -> tuple[Itera
         most 3, taken {0, 7}  ->  slot 1 only: 7 counts
     """
     room, end = max(0, most - len(taken)), most
-    if any(each >= most for each in taken):
+    if any(count >= most for count in taken):
         end = max(islice((n for n in count() if n not in taken), room), default=-1) + 1
     begin = start % max(1, end)
     return (n for n in chain(range(begin, end), range(begin)) if n not in taken), room

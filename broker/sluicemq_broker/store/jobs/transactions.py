@@ -208,7 +208,7 @@ class Move(ABC, Generic[Verdict]):
 
     def run(self) -> dict[str, SluiceError]:
         """Carry the batch out as :func:`transact`; return the ids of jobs that did not move, and why."""
-        self._source.lift([each.job for each in self._verdicts])
+        self._source.lift([verdict.job for verdict in self._verdicts])
         transact(self._source.jobs.database.client, self._read, self._apply_all, self.who)
         return self.problems
 

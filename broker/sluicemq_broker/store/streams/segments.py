@@ -140,7 +140,7 @@ def segment_of(stored: Document) -> Segment:
 
 def _all_of(kind: type, values: Sequence[object]) -> bool:
     return not isinstance(values, str | bytes) and all(
-        issubclass(each, kind) for each in set(map(type, values))
+        issubclass(type_, kind) for type_ in set(map(type, values))
     )
 
 

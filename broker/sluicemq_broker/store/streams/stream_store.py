@@ -212,7 +212,7 @@ class StreamStore:
 
         A binary search over the numbers: some 20 reads in ten million messages.
         """
-        found = self._first_where(lambda each: each.at >= time)
+        found = self._first_where(lambda segment: segment.at >= time)
         return found.first if found else self.tail().next
 
     def time_of(self, number: int) -> float | None:
@@ -284,7 +284,7 @@ class StreamStore:
         if newest is None or newest.total <= most_bytes:
             return 1
         beyond = newest.total - most_bytes
-        found = self._first_where(lambda each: each.total - each.size >= beyond)
+        found = self._first_where(lambda segment: segment.total - segment.size >= beyond)
         return (found or newest).first
 
     def remove(self, below: int) -> int:
