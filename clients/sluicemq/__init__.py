@@ -66,6 +66,7 @@ from sluicemq.receipt import PublishReceipt, PushReceipt, Receipt
 from sluicemq.reply import Reply
 from sluicemq.start import Start
 from sluicemq.subscription import Batch, Subscription
+from sluicemq.time_limits import HardTimeLimitError, SoftTimeLimitError
 from sluicemq.transport.access import Access
 from sluicemq.worker import Worker
 
@@ -104,6 +105,7 @@ __all__ = [
     "GapError",
     "Grants",
     "Handler",
+    "HardTimeLimitError",
     "HeldError",
     "Job",
     "JobOptions",
@@ -132,6 +134,7 @@ __all__ = [
     "Retry",
     "Sentry",
     "SluiceError",
+    "SoftTimeLimitError",
     "Span",
     "Start",
     "Step",

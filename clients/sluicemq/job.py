@@ -54,12 +54,14 @@ class Job:
         "epoch",
         "headers",
         "id",
+        "interrupt",
         "max_attempts",
         "payload",
         "priority",
         "queue",
         "receipt",
         "source",
+        "time_limits",
         "trace",
         "visibility_timeout",
     )
@@ -71,6 +73,12 @@ class Job:
 
     committed: bytes | None
     """The result with which a transaction of its handler ends it; None: there is no such transaction."""
+
+    time_limits: tuple[float | None, float | None] | None
+    """The soft and the hard one in force, in seconds, as its broker has said them; None: none."""
+
+    interrupt: Callable[[type[Exception]], object]
+    """Raises an error in its handler; unset for a job without time limits."""
 
     source: Any
     """The worker's part that has this job from its broker; None for a job that no worker got."""
@@ -98,7 +106,7 @@ class Job:
         self.children = None if children is None else tuple(children)
         self.receipt = b""
         self.epoch = 0
-        self.source = self.committed = None
+        self.source = self.committed = self.time_limits = None
         self.came = monotonic()
         self.visibility_timeout = inf
         self.began = self.came
@@ -118,10 +126,13 @@ class Job:
     ) -> Self:
         """Return a job of a DELIVER; ``offset``: this process's monotonic clock minus the broker's clock."""
         job = cls.__new__(cls)
-        job.children = None
+        job.children = job.time_limits = None
         if len(row) != _ROW:
             if len(row) > _ROW and row[_ROW] is not None:
                 job.children = tuple(ChildResult(each[0], each[1], each[2] or "") for each in row[_ROW])
+            if len(row) > _ROW + 1:
+                soft, hard = row[_ROW + 1]
+                job.time_limits = soft, hard
             row = _full_row(row, offset)
         (
             job.receipt, job.id, job.payload, headers, job.attempt, job.priority, accepted, job.max_attempts,
@@ -177,7 +188,7 @@ class Job:
     def check(self) -> None:
         """Raise :class:`~sluicemq.CancelledError` if the job was cancelled; from its handler."""
         if self.is_cancelled:
-            raise CancelledError(f"job {self.id} was cancelled")
+            raise CancelledError(f"job {self.id} should end: {self.source.why_cancelled(self)}")
 
     @property
     def age(self) -> float:

@@ -121,6 +121,9 @@ class Producer(Confirming[PushReceipt]):
         * ``max_attempts``: deliveries before the job is dead, 0: no limit;
         * ``backoff``: ``exponential``, ``linear``, ``fixed``, ``none``, or a map of ``kind``, ``base``,
           ``factor``, ``cap``, ``jitter``;
+        * ``soft_time_limit``, ``hard_time_limit``: seconds after which its handler is interrupted, and after
+          which the attempt has failed and its worker ends if the handler does not; the smallest of the job's,
+          its kind's and its queue's holds;
         * ``dedupe_id``: other jobs with it are refused within ``dedupe_window`` seconds, as
           :class:`~sluicemq.DuplicateError`, whose ``id`` is the first one's;
         * ``group``: jobs of one group run one at a time, in the order of their pushes;

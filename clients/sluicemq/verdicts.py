@@ -18,6 +18,7 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.durations import delay_of
 from sluicemq.protocol.errors import Reject, Requeue, Retry
 from sluicemq.protocol.readable import said
+from sluicemq.time_limits import Interruptible, limited, log_hung
 from sluicemq.transport.assignment import JobVerdict, not_begun
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Verdicts:
 
     ``on_unusable`` is called with the error of a handler that does nothing, such as an ``async def``: its job
     is given back, as other jobs would fare no better. ``codec``: makes bytes of other results; None: refuses
-    them.
+    them. ``on_hung`` is called with a job whose handler has not ended after its hard time limit.
     """
 
     _unusable = staticmethod(handlers.not_plain)
@@ -46,12 +47,14 @@ class Verdicts:
         pop: bool,
         on_unusable: Callable[[TypeError], None],
         codec: Codec | None = None,
+        on_hung: Callable[[Job], object] = log_hung,
     ) -> None:
         self._handler = handler
         self._endpoint = endpoint
         self._pop = pop
         self._on_unusable = on_unusable
         self._codec = codec
+        self._on_hung = on_hung
 
     def on(self, job: Job) -> JobVerdict:
         """Have a job handled, and return the verdict on it."""
@@ -59,20 +62,28 @@ class Verdicts:
         job.began = monotonic()
         if spans is None:
             try:
-                return self.of_result(job, self._handler(job))
+                return self.of_result(job, self._handled(job))
             except BaseException as error:  # noqa: BLE001 - also SystemExit: the job must be given back
                 return self.of_error(job, error)
         try:
             with spans.processing(job, self._endpoint):
-                verdict = self.of_result(job, self._handler(job))
+                verdict = self.of_result(job, self._handled(job))
         except BaseException as error:  # noqa: BLE001 - as above
             verdict = self.of_error(job, error)
         return self.traced(spans, job, verdict)
 
+    def _handled(self, job: Job) -> Any:
+        """Call the handler, within the time limits of the job."""
+        if job.time_limits is None:
+            return self._handler(job)
+        run = Interruptible()
+        with limited(job, run.interrupt, self._on_hung):
+            return run.call(self._handler, job)
+
     def of_error(self, job: Job, error: BaseException) -> JobVerdict:
         """Return what an exception of the handler, which is being handled, means for its job."""
         if job.is_cancelled:
-            log.info("job %s of queue %s ended: it was cancelled", job.id, job.queue)
+            log.info("job %s of queue %s ended: %s", job.id, job.queue, job.source.why_cancelled(job))
             return not_begun(job)
         match error:
             case Reject():

@@ -22,6 +22,7 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.errors import SluiceError
 from sluicemq.protocol.readable import said
 from sluicemq.stop_signals import StopSignals
+from sluicemq.time_limits import log_hung
 from sluicemq.transport import exits, native
 from sluicemq.transport.access import Access, Broker
 from sluicemq.transport.assignment import Assignment, JobVerdict, not_begun
@@ -91,6 +92,12 @@ class Worker(LongLived):
 
     ``codec`` decodes the payloads of ``job.value()`` whose content type is not JSON, and encodes results that
     are not bytes.
+
+    A handler that runs for longer than the ``soft_time_limit`` of its job is interrupted, by a
+    :class:`~sluicemq.SoftTimeLimitError`: at once, unless it is in a call of C. At the ``hard_time_limit``
+    its job has failed, and it gets a :class:`~sluicemq.HardTimeLimitError`. If it goes on nevertheless, the
+    worker stops 5 seconds later, and ``run`` raises that error, for the process to be replaced. Under gevent
+    only the broker ends the job.
 
     ``name`` is the worker's name in the broker's log and in the history of jobs, beside host and pid.
 
@@ -163,6 +170,8 @@ class Worker(LongLived):
         """The job that each thread has begun."""
         self._busy = 0
         self._failed = 0
+        self._hung = 0
+        """Handlers that have not ended after their hard time limits."""
         self._failure: Exception | None = None
         self._inboxes: dict[str, deque[Job]] = {queue: deque() for queue in self._weights}
         self._inbox = one_inbox(self._weights, self._inboxes, self._order)
@@ -178,6 +187,7 @@ class Worker(LongLived):
             pop=self._pop,
             on_unusable=self._on_unusable,
             codec=self._codec,
+            on_hung=self._on_hung,
         )
 
     def _connected(self) -> Connection:
@@ -216,6 +226,12 @@ class Worker(LongLived):
     def _stop_as_ordered(self) -> None:
         """Stop, as an operator wants it; ``run`` returns then."""
         log.info("worker of queue %s stops: an operator wants it", self.queue)
+        threading.Thread(target=self.stop, name="sluicemq-stop").start()
+
+    def _on_hung(self, job: Job) -> None:
+        """Stop, as a handler does not end at its job's hard time limit; ``run`` raises that."""
+        self._hung += 1
+        self._failure = log_hung(job)
         threading.Thread(target=self.stop, name="sluicemq-stop").start()
 
     def _forked(self) -> None:
@@ -498,7 +514,7 @@ class Worker(LongLived):
 
     def _wait_for_handlers(self, timeout: float) -> None:
         with self._change:
-            self._change.wait_for(lambda: not self._busy or self._signals.count > 1, timeout)
+            self._change.wait_for(lambda: self._busy <= self._hung or self._signals.count > 1, timeout)
             busy = self._busy
         if busy == 1:
             log.warning("1 handler still runs; its job is given back")

@@ -18,7 +18,7 @@ from urllib.request import urlopen
 import psutil
 import pytest
 
-from sluicemq import App
+from sluicemq import App, DeadError
 from support.broker_process import BrokerProcess
 from support.ports import free_port, tcp
 from support.waiting import TIMEOUT, wait_until
@@ -43,6 +43,10 @@ def crash(job: Job) -> int:
     if job.attempt == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     return job.attempt
+
+@app.task(queue="work")
+def hangs() -> None:
+    time.sleep(600)  # no exception ends it
 
 @app.task(queue="work")
 def slow(folder: str) -> str:
@@ -188,6 +192,22 @@ def test_a_process_ends_after_so_many_jobs(tmp_path: Path, endpoint: str, progra
         pids = [work.call("pid") for _ in range(4)]
         assert [pids.count(each) for each in sorted(set(pids), key=pids.index)] == [2, 2]
         assert "it has done 2 jobs" in work.log.read_text()
+
+
+@pytest.mark.full  # a handler has five seconds to end
+@pytest.mark.parametrize("program", [PROGRAM, WITH_COROUTINES], ids=["threads", "loop"])
+def test_a_process_is_replaced_whose_task_does_not_end_at_its_hard_limit(
+    tmp_path: Path, endpoint: str, program: str
+) -> None:
+    with Work(tmp_path, endpoint, program=program) as work:
+        first = work.call("pid")
+        with pytest.raises(DeadError, match=r"hard_time_limit of 0\.1 s passed"):
+            work.app.get_producer().submit_value(
+                "work", {}, headers={"kind": "hangs"}, hard_time_limit=0.1, max_attempts=1
+            ).result(TIMEOUT)
+        wait_until(lambda: work.pids() and work.pids() != [first])
+        assert "does not end, 5 s after its hard_time_limit of 0.1 s: its worker ends" in work.log.read_text()
+        assert work.call("add", a=1, b=2) == 3
 
 
 def test_a_process_ends_that_has_too_much_memory(tmp_path: Path, endpoint: str) -> None:

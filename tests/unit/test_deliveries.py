@@ -143,3 +143,27 @@ def test_receipts_are_never_the_same() -> None:
         worker, some_jobs(50, owner="me"), 0.0
     )
     assert len({each.receipt for each in opened}) == 100
+
+
+def test_a_hard_limit_counts_from_when_a_worker_has_begun_a_job() -> None:
+    # Given a worker that has two jobs, one after the other
+    table, worker = Deliveries(), FakeWorker(2)
+    worker.concurrency = 1
+    table.attach(worker, 0.0)
+    first, second = table.open(worker, some_jobs(2, hard_time_limit=LASTS, owner="me"), 0.0)
+    # When its first is over its limit
+    assert table.over_limit(0.0) == table.over_limit(LASTS - 1) == []
+    assert table.over_limit(LASTS) == [first]
+    # Then the second has begun only when the worker has answered, in time or not
+    assert table.over_limit(2 * LASTS) == []
+    table.answered_late(first.receipt)
+    assert table.over_limit(2 * LASTS) == table.over_limit(3 * LASTS - 1) == []
+    assert table.over_limit(3 * LASTS) == [second]
+
+
+def test_a_worker_that_commits_on_arrival_works_on_nothing_that_it_has_not_got() -> None:
+    table, worker = Deliveries(), FakeWorker(1)
+    worker.commits_on_arrival = True
+    table.attach(worker, 0.0)
+    table.open(worker, [a_job(hard_time_limit=LASTS, owner="me")], 0.0)
+    assert table.over_limit(0.0) == table.over_limit(2 * LASTS) == []

@@ -321,6 +321,23 @@ def _spelt_weights(text: str) -> Any:
 weights = _weights._replace(spelt=_spelt_weights)
 
 
+@_rule("a table of kinds of jobs and seconds")
+def _kind_time_limits(value: Any) -> Mapping[str, float]:
+    if not isinstance(value, Mapping) or not all(map(OPTIONS["kind"].rule.holds, value)):
+        raise ValueError
+    return MappingProxyType({kind: OPTIONS["hard_time_limit"].rule(limit) for kind, limit in value.items()})
+
+
+def _spelt_time_limits(text: str) -> Any:
+    """Read ``render=30s,scan=5m``."""
+    pairs = [pair.rpartition("=") for pair in text.split(",")]
+    return {kind.strip(): OPTIONS["hard_time_limit"].rule.of_text(limit) for kind, _, limit in pairs}
+
+
+#: Time limits of kinds.
+kind_time_limits = _kind_time_limits._replace(spelt=_spelt_time_limits)
+
+
 @_rule("a table of job options")
 def job_headers(value: Any) -> Mapping[str, Any]:
     """Read options for all jobs of a route."""

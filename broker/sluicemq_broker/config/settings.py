@@ -23,6 +23,7 @@ from typing import Any
 
 from sluicemq.protocol.environment import PREFIX
 from sluicemq.protocol.names import LONGEST_NAME
+from sluicemq.protocol.options import OPTIONS
 from sluicemq_broker.config import rules
 from sluicemq_broker.config.declared import MIB, file_of, flag, live, option, setting
 from sluicemq_broker.config.door_settings import bound_door
@@ -217,6 +218,22 @@ class QueueSettings:
         "a job is a dead letter",
     )
     visibility_timeout: float = option("visibility_timeout")
+    soft_time_limit: float | None = live(
+        None,
+        OPTIONS["soft_time_limit"].rule,
+        "seconds after which the handler of a job is interrupted, at most; jobs may have less",
+    )
+    hard_time_limit: float | None = live(
+        None,
+        OPTIONS["hard_time_limit"].rule,
+        "seconds after which an attempt has failed, at most; a worker that does not end it is replaced",
+    )
+    kind_soft_time_limits: Mapping[str, float] | None = live(
+        None, rules.kind_time_limits, "soft time limits of these kinds of jobs"
+    )
+    kind_hard_time_limits: Mapping[str, float] | None = live(
+        None, rules.kind_time_limits, "hard time limits of these kinds of jobs"
+    )
     backoff: str = option(
         "backoff", rules.one_of(*KINDS), "how the wait grows after each failure; or linear, fixed, none"
     )

@@ -18,4 +18,4 @@ from sluicemq_broker.doors.smq.fields import (
 )
 from sluicemq_broker.doors.smq.sessions import VERBS, Session, SessionDoor
 from sluicemq_broker.doors.smq.verbs import AdminVerb, SessionState, SessionVerb, Verbs
-from sluicemq_broker.doors.smq.workers import joined_children
+from sluicemq_broker.doors.smq.workers import more_about

@@ -72,6 +72,7 @@ _OF_QUEUE: Final = {
     Count.DEAD_REMOVED: IncidentKind.DEAD_REMOVED,
     Count.REFUSED: IncidentKind.REFUSED,
     Count.TIMED_OUT: IncidentKind.TIMED_OUT,
+    Count.OVER_LIMIT: IncidentKind.TIMED_OUT,
     Count.POPPED_LOST: IncidentKind.LOST,
     Count.WORKERS_STUCK: IncidentKind.STUCK,
 }

@@ -72,7 +72,7 @@ class OnExpiry(StrEnum):
 #: Options that a job keeps when it moves on to another queue, by the names of its attributes.
 _INHERITED: Final = (
     *("headers", "priority", "max_attempts"),
-    *("visibility_timeout", "backoff", "keep_done", "tenant", "kind"),
+    *("visibility_timeout", "soft_time_limit", "hard_time_limit", "backoff", "keep_done", "tenant", "kind"),
 )
 
 #: Failures that a job remembers: time, attempt, reason and worker of each.
@@ -213,6 +213,8 @@ class Job:
     group: str | None = None
     tenant: str | None = None
     kind: str | None = None
+    soft_time_limit: float | None = None
+    hard_time_limit: float | None = None
     place: int | None = None
     result_wanted: bool = False
     losses: int = 0
@@ -240,6 +242,8 @@ class Job:
         group: str | None = None,
         tenant: str | None = None,
         kind: str | None = None,
+        soft_time_limit: float | None = None,
+        hard_time_limit: float | None = None,
         size: int | None = None,
     ) -> None:
         self.id = id
@@ -270,6 +274,10 @@ class Job:
             self.tenant = tenant
         if kind is not None:
             self.kind = kind
+        if soft_time_limit is not None:
+            self.soft_time_limit = soft_time_limit
+        if hard_time_limit is not None:
+            self.hard_time_limit = hard_time_limit
 
     @property
     def owner(self) -> str:

@@ -9,6 +9,7 @@ from sluicemq_broker.queue.decisions import (
     Release,
     Return,
     on_death,
+    on_hard_limit,
     on_refusal,
     on_time_out,
     on_verdict,
@@ -26,6 +27,7 @@ from sluicemq_broker.queue.ports import OnStored, Pusher
 from sluicemq_broker.queue.queue import Queue
 from sluicemq_broker.queue.result_waiters import Outcome, StoredResult
 from sluicemq_broker.queue.staging import Staging
+from sluicemq_broker.queue.time_limits import QueueTimeLimits
 from sluicemq_broker.queue.times import Expiries
 from sluicemq_broker.queue.verdict import (
     FAN_OUT_OPTIONS,

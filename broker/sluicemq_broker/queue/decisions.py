@@ -9,7 +9,7 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.errors import SluiceError, TooLargeError
 from sluicemq.protocol.readable import MOST_REASON, start_of
 from sluicemq_broker.config import MAX_JOB_BYTES
-from sluicemq_broker.job import Backoff, Job
+from sluicemq_broker.job import Backoff, Failure, Job
 from sluicemq_broker.queue.verdict import Onward, Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery
 from sluicemq_broker.runtime import Count
@@ -23,6 +23,8 @@ NOT_BEGUN: Final = "the worker died before it had begun this job"
 SILENT: Final = "the worker is taken for dead"
 NOT_ARRIVED: Final = "the worker's connection ended before it had this job"
 TIMED_OUT: Final = "visibility_timeout passed without a verdict"
+#: The type of error of a job whose worker did not end it at its hard time limit: that of the library.
+HARD_LIMIT: Final = "sluicemq.time_limits.HardTimeLimitError"
 
 
 class Commit(NamedTuple):
@@ -234,6 +236,14 @@ def on_time_out(
     due = _due(job, 0.0 if job.attempts == 1 else None, backoff, now)
     dead = job.unheard_of(max_unanswered)
     return Return(RolledBack(job, TIMED_OUT, worker, due, dead=dead, answered=False), Count.ROLLED_BACK)
+
+
+def on_hard_limit(job: Job, worker: str, backoff: Backoff, now: float, *, seconds: float) -> Return:
+    """Decide on a job whose hard time limit is over: it has failed."""
+    due = None if job.spent else _due(job, None, backoff, now)
+    reason, failure = f"hard_time_limit of {seconds:g} s passed", Failure(HARD_LIMIT, seconds=seconds)
+    entry = RolledBack(job, reason, worker, due, dead=job.spent, failure=failure)
+    return Return(entry, Count.ROLLED_BACK)
 
 
 def _due(job: Job, delay: float | None, backoff: Backoff, now: float) -> float | None:

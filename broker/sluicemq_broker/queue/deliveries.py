@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Container, Iterable
 from typing import ClassVar, Final
 
 from sluicemq_broker.job import Job
+from sluicemq_broker.queue.time_limits import QueueTimeLimits
 from sluicemq_broker.queue.worker import Delivery, DeliveryState, Marks, Worker
 
 #: A name here, since it is needed once for each job, and a member of an enum is looked up each time.
@@ -34,7 +36,10 @@ class Deliveries:
         self.capacity = 0
         self.free = 0
         self.reopened: set[Marks] = set()
+        self.time_limits = QueueTimeLimits()
         self._overdue: dict[bytes, Delivery] = {}
+        self._limited: list[Delivery] = []
+        """Deliveries with a hard time limit; some have ended since the last look at them."""
 
     def attach(self, worker: Worker, now: float) -> None:
         """A worker has come; it is counted when it is offered."""
@@ -62,7 +67,9 @@ class Deliveries:
                 owner = job.reservation.owner
                 prefix = b"%s-%s" % (owner.encode(), worker.proof)
             receipt = b"%s-%x" % (prefix, next(self._numbers))
-            opened[receipt] = Delivery(job, receipt, worker, now, state)
+            opened[receipt] = delivery = Delivery(job, receipt, worker, now, state)
+            if self.time_limits or not (job.soft_time_limit is job.hard_time_limit is None):
+                self._limit(delivery)
         worker.in_flight.update(opened)
         if not worker.pops:
             self.in_flight.update(opened)
@@ -134,6 +141,21 @@ class Deliveries:
         self._make_overdue(late, now)
         return late
 
+    def over_limit(self, now: float) -> list[Delivery]:
+        """Make deliveries overdue whose hard time limit is over, and return them."""
+        self.begin_limits(now)
+        late = [each for each in self._limited if each.limit_at <= now]
+        self._make_overdue(late, now)
+        return late
+
+    def begin_limits(self, now: float) -> None:
+        """Let the hard time limits count of what is at work: what waits at its worker begins later."""
+        self._limited = [each for each in self._limited if each.state is DeliveryState.IN_FLIGHT]
+        for worker in {each.worker for each in self._limited}:
+            for each in worker.under_way():
+                if each.limit_at == math.inf:
+                    each.limit_at = now + each.hard_limit
+
     def never_answered(self, now: float) -> list[Delivery]:
         """Void deliveries overdue for another timeout, and return them; the credit stays taken."""
         late = [delivery for delivery in self._overdue.values() if delivery.overdue_at <= now]
@@ -184,6 +206,14 @@ class Deliveries:
         self.capacity += counted.at_most - worker.counted.at_most
         self.free += counted.now - worker.counted.now
         worker.counted = counted
+
+    def _limit(self, delivery: Delivery) -> None:
+        """Note the time limits of a delivery."""
+        limits = self.time_limits.of_job(delivery.job)
+        if any(limits):
+            delivery.time_limits = limits
+        if delivery.hard_limit < math.inf:
+            self._limited.append(delivery)
 
     def _make_overdue(self, deliveries: list[Delivery], now: float) -> None:
         """Void the receipts; the workers may be at work on the jobs, and have another timeout to answer."""

@@ -83,6 +83,12 @@ class HandOut:
         self.offer_workers_of(late)
         return late
 
+    def over_limit(self, now: float) -> list[Delivery]:
+        """End the deliveries whose hard time limit is over, as :meth:`time_out` does."""
+        late = self.deliveries.over_limit(now)
+        self.offer_workers_of(late)
+        return late
+
     def next_isolated(self, now: float) -> WorkerMessage | None:
         """Decide where the next isolated job goes: to a worker with nothing in flight.
 

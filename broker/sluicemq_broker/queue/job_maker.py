@@ -118,6 +118,8 @@ class JobMaker:
             group=headers.get("group"),
             tenant=headers.get("tenant"),
             kind=headers.get("kind") or _own_kind(own),
+            soft_time_limit=headers.get("soft_time_limit"),
+            hard_time_limit=headers.get("hard_time_limit"),
             size=size,
         )
 

@@ -34,6 +34,7 @@ from sluicemq_broker.queue.result_waiters import ResultWaiters
 from sluicemq_broker.queue.scheduler import Scheduler
 from sluicemq_broker.queue.sending import JobSender
 from sluicemq_broker.queue.settler import Settler
+from sluicemq_broker.queue.time_limits import QueueTimeLimits
 from sluicemq_broker.queue.unreadable import UnreadableMessages
 from sluicemq_broker.queue.worker import Worker
 from sluicemq_broker.runtime import Alarm, Batcher, Count, CountedKind, QueueCounters, shielded
@@ -84,6 +85,7 @@ class Queue:
         memory, order = own.memory, order_of(defaults).staged(defaults)
         self.scheduler = scheduler = Scheduler(QueueLimits(settings), order, memory.staged, memory.expiries)
         self.deliveries = scheduler.deliveries
+        self.deliveries.time_limits = QueueTimeLimits.of(settings)
         self._core = core = QueueCore(name, self.store, own, scheduler, self)
         self._alarm = Alarm(own.timer, self.dispatch)
         self.capacity = Capacity(name, settings, self._flow)
@@ -143,6 +145,7 @@ class Queue:
         defaults = QueueDefaults.of(settings)
         order_changes = is_another_order(QueueDefaults.of(self.settings), defaults)
         self.settings = settings
+        self.deliveries.time_limits = QueueTimeLimits.of(settings)
         self.store.reconfigure(defaults)
         self.settling.reconfigure(settings)
         self.capacity.reconfigure(settings)

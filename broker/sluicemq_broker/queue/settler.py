@@ -38,6 +38,7 @@ from sluicemq_broker.queue.decisions import (
     bytes_of,
     in_transaction,
     on_death,
+    on_hard_limit,
     on_refusal,
     on_time_out,
     on_verdict,
@@ -197,13 +198,15 @@ class Settler:
         self._core.dispatch()
 
     def time_out(self) -> None:
-        """End the deliveries whose visibility timeout has passed."""
+        """End the deliveries whose hard time limit is over, or whose visibility timeout has passed."""
         at = self._core.timer.now()
         for each in self._core.scheduler.deliveries.never_answered(at):
             self._hang_up(each)
+        now = self._core.clock.now()
+        if over := self._core.scheduler.hand_out.over_limit(at):
+            self._end_over_limit(over, now)
         late = self._core.scheduler.hand_out.time_out(at)
         if late:
-            now = self._core.clock.now()
             self._core.counters.add(Count.TIMED_OUT, len(late))
             time_out = partial(
                 on_time_out, backoff=self._backoff, now=now, max_unanswered=self._max_unanswered
@@ -212,6 +215,20 @@ class Settler:
                 Settled(delivery, time_out(delivery.job, delivery.worker.name, begun=delivery.begun))
                 for delivery in late
             )
+
+    def _end_over_limit(self, over: list[Delivery], now: float) -> None:
+        """Count these as failed, and let their workers end them."""
+        self._core.counters.add(Count.OVER_LIMIT, len(over))
+        end = partial(on_hard_limit, backoff=self._backoff, now=now)
+        self._carry_out(
+            Settled(each, end(each.job, each.worker.name, seconds=each.hard_limit)) for each in over
+        )
+        self._notify_workers(over, "its hard_time_limit is over")
+
+    def _notify_workers(self, ended: Sequence[Delivery], why: str) -> None:
+        """Notify the workers of deliveries that have ended without a verdict."""
+        for worker in {each.worker for each in ended}:
+            shielded(worker.cancelled, [each for each in ended if each.worker is worker], why)
 
     def _hang_up(self, delivery: Delivery) -> None:
         """End the connection of a worker that has not answered for twice the visibility timeout."""
@@ -232,8 +249,7 @@ class Settler:
             return
         self._core.scheduler.ended([*staged, *(delivery.job for delivery in taken)])
         self._core.counters.add(Count.CANCELLED_AT_WORK, len(taken))
-        for worker in {each.worker for each in taken}:
-            shielded(worker.cancelled, [each for each in taken if each.worker is worker])
+        self._notify_workers(taken, "it was cancelled")
         self._core.scheduler.hand_out.offer_workers_of(taken)
         self._core.dispatch()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from itertools import islice
 from secrets import token_hex
@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from sluicemq.protocol.rows import WorkerJobRow, WorkerRow
 from sluicemq_broker.job import Job
+from sluicemq_broker.queue.time_limits import TimeLimits
 from sluicemq_broker.security import ANYBODY, Caller
 from sluicemq_broker.store import EndedParent
 
@@ -21,8 +22,8 @@ class DeliveryState(Enum):
     ::
 
         IN_FLIGHT ── verdict ──────────────────────────────────▶ SETTLED
-           │ └────── visibility timeout, the broker stops, its job was cancelled,
-           │         its job is another broker's by now ───────▶ OVERDUE
+           │ └────── visibility timeout, hard time limit, the broker stops, its job
+           │         was cancelled, or is another broker's by now ▶ OVERDUE
            │                                                        │ late verdict, worker gone,
            └──────── its worker has gone ──────────────▶ VOID ◀─────┘ another timeout without any
 
@@ -46,11 +47,12 @@ class Delivery:
     ``kept``, of one that was popped: its job is still in MongoDB, as done. ``begun``, once it has ended
     without a verdict: False if its worker can't have begun the job. ``transaction``, once its worker has
     asked for the statements that end its job within a transaction: the parents that end with it.
+    ``time_limits``: None if it has none; ``limit_at``: when its hard one is over, once it has begun.
     """
 
     __slots__ = (
-        *("begun", "handed_at", "job", "kept", "overdue_at", "receipt", "state", "transaction"),
-        "worker",
+        *("begun", "handed_at", "job", "kept", "limit_at", "overdue_at", "receipt", "state", "time_limits"),
+        *("transaction", "worker"),
     )
 
     def __init__(
@@ -61,10 +63,18 @@ class Delivery:
         self.worker = worker
         self.handed_at = handed_at
         self.overdue_at = handed_at + job.visibility_timeout
+        self.limit_at = math.inf
+        self.time_limits: TimeLimits | None = None
         self.state = state
         self.kept = False
         self.begun = True
         self.transaction: list[EndedParent] | None = None
+
+    @property
+    def hard_limit(self) -> float:
+        """Return the seconds for which its worker may work on it."""
+        limit = self.time_limits.hard if self.time_limits else None
+        return math.inf if limit is None else limit
 
 
 class Takes(NamedTuple):
@@ -186,6 +196,11 @@ class Worker:
             return Takes(self.prefetch, 0)
         return Takes(self.prefetch, max(0, self.prefetch - len(self.in_flight) - len(self.overdue)))
 
+    def under_way(self) -> Iterator[Delivery]:
+        """Return the deliveries on which it works at this moment, as far as anybody can know."""
+        most = 0 if self.commits_on_arrival else self.concurrency - len(self.overdue)
+        return islice(self.in_flight.values(), None if most == math.inf else max(0, int(most)))
+
     def note_begun(self, now: float = math.inf) -> None:
         """Note whether it has begun each job that it has: some of them end without a verdict.
 
@@ -232,8 +247,8 @@ class Worker:
         """Send jobs to it; must not block. Of one that pops, they are out of the queue."""
         raise NotImplementedError
 
-    def cancelled(self, deliveries: Sequence[Delivery]) -> None:
-        """Notify it that these jobs were cancelled, if it can be; their verdicts change nothing any more."""
+    def cancelled(self, deliveries: Sequence[Delivery], why: str) -> None:
+        """Notify it that it should end these jobs, if it can be; their verdicts change nothing any more."""
 
     def hang_up(self) -> None:
         """End its connection: it has not answered for twice the visibility timeout."""

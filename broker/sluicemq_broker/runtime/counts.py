@@ -49,6 +49,7 @@ class Count(Metric):
     EXPIRED = "expired", "jobs whose time to live ended before a worker took them", "jobs", _BY_QUEUE
     DEAD = "dead", "jobs that became dead letters", "jobs", _BY_QUEUE
     CANCELLED = "cancelled", "jobs cancelled", "jobs"
+    OVER_LIMIT = "over_limit", "deliveries that did not end at their hard time limit", "jobs", _BY_QUEUE
     CANCELLED_AT_WORK = (
         "cancelled_at_work",
         "deliveries ended: their jobs were cancelled",

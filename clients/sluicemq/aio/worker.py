@@ -22,6 +22,7 @@ from sluicemq.complaints import complain, log
 from sluicemq.forward import FanOut, Forward
 from sluicemq.job import Job as JobOfThreads
 from sluicemq.protocol.errors import SluiceError
+from sluicemq.time_limits import Interruptible, limited, log_hung
 from sluicemq.transport.access import Access, Broker
 from sluicemq.transport.assignment import Assignment, JobVerdict, not_begun
 from sluicemq.transport.credentials import AccessOptions
@@ -75,7 +76,7 @@ class _VerdictsOfTasks(verdicts.Verdicts):
         """Have a job handled, and return the verdict on it; raises CancelledError only."""
         spans = tracing.current()
         job.began = monotonic()
-        handler: Any = self._handler
+        handler: Any = self._handler if job.time_limits is None else self._within_limits
         try:
             if spans is None:
                 return self.of_result(job, await handler(job))
@@ -86,6 +87,26 @@ class _VerdictsOfTasks(verdicts.Verdicts):
         except BaseException as error:  # noqa: BLE001 - also SystemExit: the job must be given back
             verdict = self.of_error(job, error)
         return verdict if spans is None else self.traced(spans, job, verdict)
+
+    async def _within_limits(self, job: Any) -> Any:
+        """Await the handler, within the time limits of the job; its task is the current one."""
+        handler: Any = self._handler
+        loop, task, run = asyncio.get_running_loop(), asyncio.current_task(), Interruptible()
+
+        def cancel() -> None:
+            if run.is_running and task is not None:
+                task.cancel()
+
+        with (
+            limited(job, run.interrupt, self._on_hung),
+            run.stopping(lambda _error: loop.call_soon_threadsafe(cancel)),
+        ):
+            try:
+                return await handler(job)
+            except asyncio.CancelledError:
+                if run.stopped_by is None or job.is_cancelled or task is None or task.uncancel():
+                    raise
+                raise run.stopped_by from None
 
 
 class _Core(worker.Worker):
@@ -159,6 +180,14 @@ class _Core(worker.Worker):
         log.error("worker of queue %s stops: %s", self.queue, error)
         self._begin_no_more()
         self.to_stop.set()
+
+    def _on_hung(self, job: JobOfThreads) -> None:
+        """Stop; called in a thread, as the loop itself may hang."""
+        self._hung += 1
+        self._failure = log_hung(job)
+        self._begin_no_more()
+        with suppress(RuntimeError):  # the loop is closed
+            self.loop.call_soon_threadsafe(self.to_stop.set)
 
     def _stop_as_ordered(self) -> None:
         log.info("worker of queue %s stops: an operator wants it", self.queue)
@@ -238,7 +267,8 @@ class _Core(worker.Worker):
             await self._verdicts_answered()
             await self._at_rest(lambda: not (self._inbox or self.tasks), seconds)
         self._give_back_the_rest()
-        if not await self._at_rest(lambda: not self.tasks, seconds):
+        await self._at_rest(lambda: len(self.tasks) <= self._hung, seconds)
+        if self.tasks:
             log.warning(
                 "%d handlers still run; they are cancelled, and their jobs given back", len(self.tasks)
             )
@@ -282,7 +312,14 @@ class _CoreOfThreads(_Core):
         self._verdicts._handler = self._in_thread
 
     def _in_thread(self, job: JobOfThreads) -> Any:
-        return in_thread(contextvars.copy_context().run, self._handler, job)
+        return in_thread(contextvars.copy_context().run, self._called, job)
+
+    def _called(self, job: JobOfThreads) -> Any:
+        if job.time_limits is None:
+            return self._handler(job)
+        run = Interruptible()
+        job.interrupt = run.interrupt
+        return run.call(self._handler, job)
 
 
 @checked()

@@ -21,6 +21,7 @@ from sluicemq.app.middleware import Middleware
 from sluicemq.app.run import TaskRun, current
 from sluicemq.app.worker import AsyncTaskWorker, TaskWorker
 from sluicemq.protocol.errors import Reject, Requeue, Retry
+from sluicemq.time_limits import HardTimeLimitError
 from sluicemq.worker import STOP_TIMEOUT
 
 #: Exit statuses: another one is to begin; the app can't be loaded.
@@ -159,6 +160,8 @@ def _work(app: App, worker: TaskWorker | AsyncTaskWorker, lifetime: Lifetime) ->
     ).start()
     try:
         worker.run_tasks()
+    except HardTimeLimitError:
+        return RENEW_STATUS
     finally:
         ended.set()
         app.close()

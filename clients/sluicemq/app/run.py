@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import threading
-from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -13,11 +11,12 @@ from sluicemq import forks
 from sluicemq.app.step import Plan
 from sluicemq.app.task import Task
 from sluicemq.job import Job
+from sluicemq.time_limits import Interruptible, SoftTimeLimitError
 from sluicemq.transport.native import is_patched
 
 
-class TaskTimeoutError(TimeoutError):
-    """A run took longer than its task's ``timeout``; raised in the task's function."""
+class TaskTimeoutError(SoftTimeLimitError):
+    """A run took longer than its task's ``timeout``, or its job's soft time limit; raised in the function."""
 
 
 class Loop:
@@ -50,7 +49,7 @@ class Loop:
 _coroutines: Final = Loop("sluicemq-coroutines")
 
 
-class TaskRun:
+class TaskRun(Interruptible):
     """One run of a task: ``task``, ``job``, and the ``args`` and ``kwargs`` of the function.
 
     ``then``: the steps of a chain behind it. ``notes``: what a middleware keeps from ``before`` to ``after``.
@@ -64,61 +63,32 @@ class TaskRun:
         kwargs: dict[str, Any],
         then: list[Plan],
     ) -> None:
+        super().__init__()
         self.task = task
         self.job = job
         self.args = args
         self.kwargs = kwargs
         self.then = then
         self.notes: dict[Any, Any] = {}
-        self._change = threading.Lock()
-        self._stop: Callable[[type[Exception]], object] | None = None
-        self._stopped_by: type[Exception] | None = None
-
-    def interrupt(self, error: type[Exception]) -> bool:
-        """Raise ``error`` in the function; a coroutine is cancelled. False: it does not run."""
-        with self._change:
-            if self._stop is None or self._stopped_by is not None:
-                return False
-            self._stopped_by = error
-            self._stop(error)
-            return True
 
     def do(self) -> Any:
         """Call the function, and return its result; a coroutine runs in the loop that all of them share."""
         if not self.task.is_coroutine:
-            return self._call()
+            return self.call(self.task.function, *self.args, **self.kwargs)
         return asyncio.run_coroutine_threadsafe(self.do_in_loop(), _coroutines.get()).result()
 
     async def do_in_loop(self) -> Any:
         """Await the function, a coroutine function, in this event loop, and return its result."""
         loop = asyncio.get_running_loop()
         running = loop.create_task(self.task.function(*self.args, **self.kwargs))
-        self._stop = lambda _error: loop.call_soon_threadsafe(running.cancel)
-        try:
-            return await running
-        except asyncio.CancelledError:
-            if self._stopped_by is not None and running.cancelled():
-                raise self._stopped_by from None
-            raise
-        finally:
-            with self._change:
-                self._stop = None
-
-    def _call(self) -> Any:
-        thread = threading.get_ident()
-        self._stop = lambda error: _raise_in(thread, error)
-        try:
-            return self.task.function(*self.args, **self.kwargs)
-        finally:
-            with self._change:
-                self._stop = None
-                if self._stopped_by is not None:
-                    _raise_in(thread, None)  # it has been raised, or comes too late
+        with self.stopping(lambda _error: loop.call_soon_threadsafe(running.cancel)):
+            try:
+                return await running
+            except asyncio.CancelledError:
+                if self.stopped_by is not None and running.cancelled():
+                    raise self.stopped_by from None
+                raise
 
 
 #: The run that this thread, or this coroutine, is in.
 current: Final[ContextVar[TaskRun | None]] = ContextVar("current", default=None)
-
-
-def _raise_in(thread: int, error: type[Exception] | None) -> None:
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), error and ctypes.py_object(error))

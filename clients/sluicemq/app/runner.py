@@ -14,7 +14,7 @@ from sluicemq import aio
 from sluicemq.aio.loop import in_thread
 from sluicemq.app import flows
 from sluicemq.app.middleware import Middleware
-from sluicemq.app.run import TaskRun, current
+from sluicemq.app.run import TaskRun, TaskTimeoutError, current
 from sluicemq.app.signature import as_json
 from sluicemq.app.step import KIND, THEN, Plan
 from sluicemq.app.task import Task
@@ -23,6 +23,7 @@ from sluicemq.forward import FanOut, Forward
 from sluicemq.job import Job
 from sluicemq.protocol.errors import CancelledError, Reject
 from sluicemq.protocol.readable import brief
+from sluicemq.time_limits import SoftTimeLimitError
 
 
 class Runner:
@@ -87,6 +88,7 @@ class Runner:
     def _around(self, run: TaskRun) -> Iterator[list[Any]]:
         """Call the middleware around a block, which appends the result."""
         token, begun, results = current.set(run), list[Middleware](), list[Any]()
+        run.job.interrupt = partial(_interrupt, run)
         if run.job.source is not None:
             run.job.source.when_cancelled(run.job, partial(run.interrupt, CancelledError))
         try:
@@ -103,6 +105,11 @@ class Runner:
                 _guarded(each.after, run, results[0])
         finally:
             current.reset(token)
+
+
+def _interrupt(run: TaskRun, error: type[Exception]) -> None:
+    """Interrupt the function at a time limit of the job; its middleware is not interrupted."""
+    run.interrupt(TaskTimeoutError if error is SoftTimeLimitError else error)
 
 
 def _guarded(hook: Callable[[TaskRun, Any], None], run: TaskRun, value: Any) -> None:

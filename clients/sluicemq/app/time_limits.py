@@ -1,18 +1,18 @@
-"""Time limits of tasks: soft ones in the function, hard ones for its process."""
+"""The time-outs of tasks: soft ones in the function, hard ones for its process."""
 
 from __future__ import annotations
 
-import asyncio
 import os
+from collections.abc import Callable
 from typing import Any, Final
 
 from sluicemq.app.middleware import Middleware
-from sluicemq.app.run import Loop, TaskRun, TaskTimeoutError
+from sluicemq.app.run import TaskRun, TaskTimeoutError
 from sluicemq.app.step import TIMEOUT
 from sluicemq.app.task import LEEWAY
 from sluicemq.complaints import log
 from sluicemq.protocol.durations import Duration, check_span, in_seconds
-from sluicemq.transport.native import is_patched
+from sluicemq.time_limits import Alarm
 
 #: Exit status of a process that a hard limit has ended.
 HARD_LIMIT_STATUS: Final = 70
@@ -33,66 +33,50 @@ class TimeLimits(Middleware):
         self._hard = None if hard is None else in_seconds(hard)
         if self._hard is not None and not 0 < self._hard < LEEWAY - 5:
             raise ValueError(f"hard is more than 0 and less than {LEEWAY - 5:g} seconds")
-        self._clock = Loop("sluicemq-time-limits")
 
     def before(self, run: TaskRun) -> None:
         """Set the alarm."""
         given = run.job.headers.get(TIMEOUT)
         seconds = given if isinstance(given, int | float) else run.task.timeout
-        if seconds is not None and not is_patched():
-            loop = self._clock.get()
-            run.notes[self] = alarm = _Alarm(run, loop, seconds, self._hard)
-            loop.call_soon_threadsafe(alarm.set)
+        if seconds is not None:
+            run.notes[self] = limit = _Limit(run, seconds, self._hard)
+            limit.alarm.__enter__()
 
     def after(self, run: TaskRun, result: Any) -> None:  # noqa: ARG002 - the hook's
         """Take the alarm back."""
         if self in run.notes:
-            run.notes[self].take_back()
+            run.notes[self].alarm.__exit__()
 
     def on_error(self, run: TaskRun, error: BaseException) -> None:
         """Take the alarm back, and say in a time-out how long the run took."""
         self.after(run, None)
         if isinstance(error, TaskTimeoutError) and not error.args and self in run.notes:
-            error.args = (f"{run.task.kind} ran for longer than {run.notes[self].seconds:g} s",)
+            run.notes[self].describe(error)
 
 
-class _Alarm:
-    """The limits of one run; called in the thread of the loop, except for ``take_back``."""
+class _Limit:
+    """The limits of one run."""
 
-    def __init__(
-        self, run: TaskRun, loop: asyncio.AbstractEventLoop, seconds: float, hard: float | None
-    ) -> None:
-        self.seconds = seconds
+    def __init__(self, run: TaskRun, seconds: float, hard: float | None) -> None:
         self._run = run
-        self._loop = loop
+        self._seconds = seconds
         self._hard = hard
-        self._next: asyncio.TimerHandle | None = None
-        self._over = False
+        self._is_reached = False
+        steps: list[tuple[float, Callable[[], object]]] = [(seconds, self._interrupt)]
+        self.alarm = Alarm(steps if hard is None else [*steps, (seconds + hard, self._end)])
 
-    def set(self) -> None:
-        if not self._over:
-            self._next = self._loop.call_later(self.seconds, self._soft)
+    def describe(self, error: TaskTimeoutError) -> None:
+        """Say how long the run took, if it was interrupted for this limit."""
+        if self._is_reached:
+            error.args = (f"{self._run.task.kind} ran for longer than {self._seconds:g} s",)
 
-    def take_back(self) -> None:
-        self._over = True
-        self._loop.call_soon_threadsafe(self._cancel)
-
-    def _cancel(self) -> None:
-        if self._next is not None:
-            self._next.cancel()
-
-    def _soft(self) -> None:
-        if self._over:
-            return
-        self._run.interrupt(TaskTimeoutError)
-        if self._hard is not None:
-            self._next = self._loop.call_later(self._hard, self._end)
+    def _interrupt(self) -> None:
+        self._is_reached = self._run.interrupt(TaskTimeoutError)
 
     def _end(self) -> None:
-        if not self._over:
-            job = self._run.job
-            log.critical(
-                "job %s of queue %s (%s) did not end %g s after its time-out: this process ends",
-                job.id, job.queue, self._run.task.kind, self._hard,
-            )  # fmt: skip
-            os._exit(HARD_LIMIT_STATUS)
+        job = self._run.job
+        log.critical(
+            "job %s of queue %s (%s) did not end %g s after its time-out: this process ends",
+            job.id, job.queue, self._run.task.kind, self._hard,
+        )  # fmt: skip
+        os._exit(HARD_LIMIT_STATUS)

@@ -25,6 +25,7 @@ from sluicemq.forward import Forward
 from sluicemq.job import Job
 from sluicemq.protocol.errors import Reject, Retry
 from sluicemq.standard_streams import Unwritable, require_writable
+from sluicemq.time_limits import SoftTimeLimitError
 from sluicemq.transport.job_fetch import MOST_FETCHED
 from sluicemq.worker import STOP_TIMEOUT
 
@@ -246,6 +247,8 @@ class _Exec:
             self._command, stdin=pipe, stdout=pipe, stderr=pipe, env=os.environ | _environment(job)
         )
         self._processes.add(process)
+        reached: list[type[Exception]] = []
+        job.interrupt = partial(_end_in_time, process, reached)
         job.keep_extending()  # this process sees the command alive
         if job.source is not None:
             job.source.when_cancelled(job, partial(_ask_to_end, process))
@@ -259,7 +262,18 @@ class _Exec:
             self._processes.discard(process)
             self._watcher.ended(process)
         job.check()
+        if process.returncode and reached:
+            raise reached[-1]
         return process.returncode, output, errors
+
+
+def _end_in_time(
+    process: subprocess.Popen[bytes], reached: list[type[Exception]], error: type[Exception]
+) -> None:
+    """End a command at a time limit of its job: by SIGTERM at the soft one, by SIGKILL at the hard one."""
+    reached.append(error)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM if error is SoftTimeLimitError else signal.SIGKILL)
 
 
 def _ask_to_end(process: subprocess.Popen[bytes]) -> None:

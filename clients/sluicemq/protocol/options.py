@@ -27,6 +27,7 @@ class Option:
 
     ``setting``: the key of ``[queues.NAME]`` that counts for jobs without the option. ``default``: the value
     of that setting by default (None: nothing). ``stored``: the fields of a job's document.
+    ``bound``: the key of ``[queues.NAME]`` that it can only lower.
     ``unless_default``: they are stored only if they differ from the queue's settings, so that a change of
     those counts for waiting jobs. ``metavar``: the word for its value in the help of ``sluicemq push``
     (empty: it has no flag). ``names_one``: two jobs should not share a value. ``changeable``: also while a
@@ -40,6 +41,7 @@ class Option:
     example: Any
     unit: str = ""
     setting: str = ""
+    bound: str = ""
     default: Any = None
     stored: tuple[str, ...] = ()
     unless_default: bool = False
@@ -59,6 +61,8 @@ class JobOptions(TypedDict, total=False):
     ttl: Duration | None
     max_attempts: int | None
     visibility_timeout: Duration | None
+    soft_time_limit: Duration | None
+    hard_time_limit: Duration | None
     dedupe_id: str | None
     dedupe_window: Duration | None
     backoff: str | dict[str, Any] | None
@@ -146,13 +150,35 @@ _ALL = (
     Option(
         name="visibility_timeout",
         doc="longest time one delivery may take",
-        rule=rules.duration(0.1, 30 * 86400, "seconds from 0.1 to 30 days"),
+        rule=rules.TIME_LIMIT,
         example=90.0,
         unit="s",
         setting="visibility_timeout",
         default=1800.0,
         stored=("visibility_timeout",),
         unless_default=True,
+        metavar="S",
+    ),
+    Option(
+        name="soft_time_limit",
+        doc="seconds after which its handler is interrupted; the smallest of it, its queue's and its kind's "
+        "holds",
+        rule=rules.TIME_LIMIT,
+        example=20.0,
+        unit="s",
+        bound="soft_time_limit",
+        stored=("soft_time_limit",),
+        metavar="S",
+    ),
+    Option(
+        name="hard_time_limit",
+        doc="seconds after which its attempt has failed, whatever its worker does, which is replaced if it "
+        "does not end; the smallest holds",
+        rule=rules.TIME_LIMIT,
+        example=30.0,
+        unit="s",
+        bound="hard_time_limit",
+        stored=("hard_time_limit",),
         metavar="S",
     ),
     Option(

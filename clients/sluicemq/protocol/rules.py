@@ -265,6 +265,7 @@ _OF_BACKOFF = {
 
 IDENTIFIER: Final = kept(f"a string of 1 to {LONGEST_ID} bytes", _is_id)
 KIND: Final = kept(KIND_RULE, is_kind)
+TIME_LIMIT: Final = duration(0.1, 30 * 86400, "seconds from 0.1 to 30 days")
 MOMENT: Final = Rule(_MOMENT, _moment, spelt=_spelt_moment)
 BACKOFF: Final = Rule(_BACKOFF, _backoff)
 OWN_MAP: Final = kept(

@@ -140,13 +140,16 @@ From the client::
 
 From the broker, without a request::
 
-    DELIVER [n, queue, [[receipt, id, payload, headers|nil, attempt, priority, accepted, max_attempts], ...],
+    DELIVER [n, queue, [[receipt, id, payload, headers|nil, attempt, priority, accepted, max_attempts,
+                         visibility_timeout, children?, [soft|nil, hard|nil]?], ...],
              now]                                          no answer; settle each. Unix seconds of the
-                                                           server's clock; max_attempts: 0 for no end
+                                                           server's clock; max_attempts: 0 for no end; soft
+                                                           and hard: its time limits in seconds
 
-    CANCEL  [0, queue, [receipt, ...]]                     no answer: these jobs were cancelled; their
-                                                           verdicts are refused. To clients whose HELLO
-                                                           has ``cancels`` among its ``features``
+    CANCEL  [0, queue, [receipt, ...], why]                no answer: these jobs were cancelled, or are over
+                                                           their hard time limit; their verdicts are
+                                                           refused. To clients whose HELLO has ``cancels``
+                                                           among its ``features``
 
     STOP    [0, queue]                                     no answer: an operator wants this worker to end.
                                                            To clients with the feature ``stops``

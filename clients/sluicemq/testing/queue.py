@@ -35,6 +35,7 @@ from sluicemq_broker.queue import (
     Onward,
     Pace,
     PassOn,
+    QueueTimeLimits,
     Release,
     Return,
     Staging,
@@ -42,6 +43,7 @@ from sluicemq_broker.queue import (
     Worker,
     WorkerMessage,
     on_death,
+    on_hard_limit,
     on_refusal,
     on_time_out,
     on_verdict,
@@ -76,15 +78,20 @@ class MemoryQueue:
 
     def __init__(self, name: str, queues: MemoryQueues, settings: QueueSettings) -> None:
         self.name = name
-        self.settings = settings
+        self.deliveries = Deliveries()
+        self.reconfigure(settings)
         self.paused: set[str] = set()
         self.jobs: dict[str, StoredJob] = {}
         self._queues = queues
         self._waiters: dict[str, list[OnOutcome]] = {}
         budget = Budget(_ENOUGH)
-        self.deliveries = Deliveries()
         self._staging = Staging(budget, StagedByPriority())
         self._hand_out = HandOut(self._staging, self.deliveries, Pace(), Expiries(Budget(_ENOUGH)))
+
+    def reconfigure(self, settings: QueueSettings) -> None:
+        """Take other settings."""
+        self.settings = settings
+        self.deliveries.time_limits = QueueTimeLimits.of(settings)
 
     @property
     def now(self) -> float:
@@ -101,7 +108,7 @@ class MemoryQueue:
             times += [each.remove_at] if each.remove_at is not None else []
             times += [job.expires_at] if waits and job.expires_at is not None else []
             times += [job.eligible_at] if each.state is State.READY else []
-        return times + [each.overdue_at for each in self.deliveries.in_flight.values()]
+        return times + [min(each.overdue_at, each.limit_at) for each in self.deliveries.in_flight.values()]
 
     # ------------------------------------------------------------------ pushes
 
@@ -224,6 +231,9 @@ class MemoryQueue:
 
     def pass_time(self) -> None:
         """Do what is due by now: end overdue deliveries and jobs that have expired, hand out the others."""
+        for each in self._hand_out.over_limit(self.now):
+            limit = partial(on_hard_limit, backoff=self.settings.retries, now=self.now)
+            self._carry_out(each, limit(each.job, each.worker.name, seconds=each.hard_limit))
         for each in self._hand_out.time_out(self.now):
             time_out = partial(
                 on_time_out, backoff=self.settings.retries, now=self.now,
@@ -255,6 +265,7 @@ class MemoryQueue:
             assert isinstance(worker, MemoryWorker)  # noqa: S101 - no others are attached
             worker.send(message.deliveries)
             self._hand_out.sent(message)
+        self.deliveries.begin_limits(self.now)
 
     def _next_message(self) -> WorkerMessage | None:
         if not self.deliveries.workers:

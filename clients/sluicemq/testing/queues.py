@@ -99,7 +99,7 @@ class MemoryQueues:
         stored = {key: stored_value(key, value) for key, value in settings.items()}
         self._set.setdefault(name, {}).update(stored)
         for queue in self.known.values():
-            queue.settings = self.settings_of(queue.name)
+            queue.reconfigure(self.settings_of(queue.name))
 
     def advance(self, seconds: float) -> None:
         """Let time pass, from one moment at which something happens to the next."""

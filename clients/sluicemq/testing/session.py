@@ -27,8 +27,8 @@ from sluicemq_broker.doors import (
     ReadyRequest,
     error_fields,
     job_entry,
-    joined_children,
     listed,
+    more_about,
     progress_entry,
     read_ready,
     refusal,
@@ -387,7 +387,7 @@ def delivered_row(delivery: Delivery) -> list[Any]:
     job = delivery.job
     return [
         delivery.receipt, job.id, job.payload, job.headers, job.attempts, job.priority,
-        job.created_at, job.max_attempts, job.visibility_timeout, *joined_children(job),
+        job.created_at, job.max_attempts, job.visibility_timeout, *more_about(delivery),
     ]  # fmt: skip
 
 

@@ -118,8 +118,8 @@ class Assignment:
         self._stuck: set[bytes] = set()
         """Receipts of jobs whose handlers go on past their time, as the broker knows."""
         self._stuck_at = inf
-        self._cancelled: set[bytes] = set()
-        """Receipts of cancelled jobs whose verdicts are not answered."""
+        self._cancelled: dict[bytes, str] = {}
+        """Why jobs should end whose verdicts are not answered, by their receipts."""
         self._when_cancelled: dict[bytes, Callable[[], Any]] = {}
         self._progress: dict[bytes, tuple[Job, list[Any]]] = {}
         self._progress_at = 0.0
@@ -259,6 +259,10 @@ class Assignment:
         """Return whether a job was cancelled while it was here."""
         return job.receipt in self._cancelled
 
+    def why_cancelled(self, job: Job) -> str:
+        """Return why a job should end; empty: it need not."""
+        return self._cancelled.get(job.receipt, "")
+
     def when_cancelled(self, job: Job, call: Callable[[], Any]) -> None:
         """Call this, through the mailbox, if the job is cancelled before its end; or now, if it is."""
         self._when_cancelled[job.receipt] = call
@@ -314,7 +318,7 @@ class Assignment:
         Also where one is to run alone and something else is here, or another part has such a job.
         """
         if message.verb == wire.CANCEL:
-            self._cancel(message.fields[1])
+            self._cancel(*message.fields[1:3])
         elif message.verb == wire.STOP:
             self.connection.post(self.on_stop)
         if message.verb != wire.DELIVER:
@@ -453,9 +457,9 @@ class Assignment:
             ]
             self.connection.request(wire.STUCK, rows, answered=_ignore)
 
-    def _cancel(self, receipts: list[bytes]) -> None:
+    def _cancel(self, receipts: list[bytes], why: str = "it was cancelled") -> None:
         """Drop cancelled jobs that no handler has begun, and interrupt the others where that is possible."""
-        self._cancelled.update(receipts)
+        self._cancelled.update(dict.fromkeys(receipts, str(why)))
         self._give_back([job for job in list(self._inbox) if job.receipt in self._cancelled])
         for receipt in receipts:
             if (call := self._when_cancelled.get(receipt)) is not None:
@@ -610,7 +614,7 @@ class Assignment:
         for position, code, text, *_ in value or ():
             verdict = batch[position]
             if verdict.job.receipt in self._cancelled:  # it was to be expected
-                self._cancelled.discard(verdict.job.receipt)
+                del self._cancelled[verdict.job.receipt]
                 continue
             self._note_late(verdict)
             self.connection.post(

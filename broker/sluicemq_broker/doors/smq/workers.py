@@ -11,7 +11,6 @@ from gevent.event import Event
 from sluicemq.protocol import wire
 from sluicemq.protocol.rows import WorkerJobRow
 from sluicemq_broker.doors.popped_jobs import push_again
-from sluicemq_broker.job import Job
 from sluicemq_broker.queue import Delivery, Queue, Worker
 from sluicemq_broker.store import by_bytes
 
@@ -54,7 +53,7 @@ class SessionWorker(Worker):
             # The number of a job is the microsecond in which it was accepted.
             jobs = [
                 [delivery.receipt, job.id, job.payload, job.headers, job.attempts, job.priority,
-                 job.seq / 1e6, job.max_attempts, job.visibility_timeout, *joined_children(job)]
+                 job.seq / 1e6, job.max_attempts, job.visibility_timeout, *more_about(delivery)]
                 for delivery in part
                 for job in (delivery.job,)
             ]  # fmt: skip
@@ -62,10 +61,10 @@ class SessionWorker(Worker):
             now = self.queue.clock.now()
             self._session.send(wire.DELIVER, self._number, self.queue.name, jobs, now, *alone)
 
-    def cancelled(self, deliveries: Sequence[Delivery]) -> None:
-        """Notify the client that jobs were cancelled, if it knows of that."""
+    def cancelled(self, deliveries: Sequence[Delivery], why: str) -> None:
+        """Notify the client that jobs were cancelled, or are over their limit, if it knows of that."""
         if wire.CANCELS in self._session.features:
-            self._session.send(wire.CANCEL, 0, self.queue.name, [each.receipt for each in deliveries])
+            self._session.send(wire.CANCEL, 0, self.queue.name, [each.receipt for each in deliveries], why)
 
     def stuck(self) -> tuple[WorkerJobRow, ...]:
         """Return the jobs of former connections that the client's handlers have not ended."""
@@ -122,8 +121,10 @@ class PoppingWorker(SessionWorker):
         self._sent.set()
 
 
-def joined_children(job: Job) -> list[list[list[Any]]]:
-    """Return the tenth element of a job that is joined: how each child has ended."""
-    if job.joined is None:
-        return []
-    return [[[end.id, None if end.error else end.result, end.error or None] for end in job.joined]]
+def more_about(delivery: Delivery) -> tuple[Any, ...]:
+    """Return the tenth element of a job that is joined, and the eleventh of one with time limits."""
+    joined, limits = delivery.job.joined, delivery.time_limits
+    if joined is None:
+        return () if limits is None else (None, limits)
+    children = [[end.id, None if end.error else end.result, end.error or None] for end in joined]
+    return (children,) if limits is None else (children, limits)

@@ -9,6 +9,7 @@ Each job is one document from its insert to its end::
      group?,                                           one job of a group goes out at a time
      tenant?,                                          the tenant in a fair queue
      kind?,                                            what sort of work it is
+     soft_time_limit?, hard_time_limit?,               its own, in seconds; its queue may have smaller ones
      wait?: {group, place, expires_at?},               while waiting: its place in the line of its group;
                                                        of a parent: FOR_CHILDREN, and its seq
      head?,                                            its group, while ready or reserved
@@ -194,7 +195,9 @@ def document(job: Job, now: datetime, defaults: QueueDefaults) -> Document:
         stored["expires_at"] = date(job.expires_at)
     if job.remember is not None or job.result_wanted or job.story or job.parent or job.joined:
         stored |= _beside(job)
-    if job.dedupe or not (job.group is job.tenant is job.kind is None):
+    if job.dedupe or not (
+        job.group is job.tenant is job.kind is None is job.soft_time_limit is job.hard_time_limit
+    ):
         stored |= _named(job, fair=defaults.fair)
     return stored
 
@@ -234,8 +237,13 @@ def queue_of(collection: str) -> str:
     return collection.removeprefix(QUEUE_PREFIX)
 
 
+_TIME_LIMITS: Final = ("soft_time_limit", "hard_time_limit")
+#: Attributes that are stored as they are, if a job has them.
+_OWN: Final = ("kind", *_TIME_LIMITS)
+
+
 def _named(job: Job, *, fair: bool) -> Document:
-    """Return the fields of jobs with a ``dedupe_id``, a group, a tenant or a kind."""
+    """Return the fields of jobs with a ``dedupe_id``, a group, a tenant, a kind or time limits."""
     named: Document = {}
     if job.dedupe:
         named = {"dedupe_id": job.dedupe.id, "dedupe_until": date(job.dedupe_until)}
@@ -243,8 +251,9 @@ def _named(job: Job, *, fair: bool) -> Document:
         named |= {"state": _WAITING, "group": job.group, "wait": in_line(job)}
     if job.tenant is not None or (fair and job.turn):
         named["tenant"] = job.turn
-    if job.kind is not None:
-        named["kind"] = job.kind
+    for name in _OWN:
+        if (value := getattr(job, name)) is not None:
+            named[name] = value
     return named
 
 
@@ -298,6 +307,8 @@ def _special(stored: Document, payload: bytes, defaults: QueueDefaults) -> Job:
         group=_name("group", stored.get("group")),
         tenant=_tenant(stored),
         kind=_name("kind", stored.get("kind")),
+        soft_time_limit=stored.get("soft_time_limit"),
+        hard_time_limit=stored.get("hard_time_limit"),
         size=len(payload) + (_deliverable_size(headers) if headers is not None else 0),
     )
     if isinstance(by := stored.get("pushed_by"), str):  # of a popped job that is pushed again
@@ -337,7 +348,7 @@ _RECALLED: Final = frozenset({"losses", "unanswered", "suspect", "asked", "dedup
 
 #: Numbers that a job may have; ``remember`` may be null.
 _NUMBERS: Final = frozenset(
-    {"losses", "unanswered", "remember"} | set(QueueDefaults._fields) & OPTIONS.keys()
+    {"losses", "unanswered", "remember", *_TIME_LIMITS} | set(QueueDefaults._fields) & OPTIONS.keys()
 )
 
 

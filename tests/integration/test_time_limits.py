@@ -1,0 +1,187 @@
+"""Time limits: soft ones interrupt a handler, at hard ones its job has failed, whatever its worker does."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+import zmq
+
+from sluicemq import (
+    Client,
+    DeadError,
+    HardTimeLimitError,
+    Job,
+    Producer,
+    SoftTimeLimitError,
+    Worker,
+    aio,
+    time_limits,
+)
+from sluicemq.protocol.rows import AttemptRow
+from support.broker_under_test import BrokerUnderTest, serving, spare
+from support.raw_sockets import receive
+from support.waiting import TIMEOUT, wait_until
+
+SHORT = 0.1
+QUEUES = {
+    "*": {"backoff": "none", "max_attempts": 1},
+    "slow": {"soft_time_limit": 60, "kind_soft_time_limits": {"quick": SHORT}},
+    "stuck": {"hard_time_limit": SHORT},
+}
+
+
+@pytest.fixture(scope="module")
+def broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
+    with serving(mongo_uri, spare(ask=1), queues=QUEUES) as broker:
+        yield broker
+
+
+@pytest.fixture
+def endpoint(broker: BrokerUnderTest) -> str:
+    return broker.process.doors["smq"]
+
+
+def never(_job: Job) -> None:
+    """Go on for ever, in Python."""
+    pause = threading.Event()
+    while not pause.wait(0.005):
+        pass
+
+
+def failed(client: Client, queue: str, job_id: str) -> AttemptRow:
+    """Wait until a job is dead, and return how it has failed."""
+    rows = wait_until(lambda: [row for row in client.jobs.list(queue, "dead") if row.id == job_id])
+    assert rows[0].errors is not None
+    found: AttemptRow = rows[0].errors[0]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("given", "holds"),
+    [
+        ({}, 60),
+        ({"soft_time_limit": 30}, 30),
+        ({"soft_time_limit": 90}, 60),
+        ({"kind": "quick", "soft_time_limit": 30}, SHORT),
+        ({"kind": "quick", "soft_time_limit": "100ms", "hard_time_limit": "1m"}, SHORT),
+    ],
+)
+def test_the_smallest_limit_of_job_kind_and_queue_is_in_force(
+    endpoint: str, given: dict[str, object], holds: float
+) -> None:
+    seen: list[object] = []
+    with (
+        Producer(endpoint=endpoint) as producer,
+        Worker("slow", lambda job: seen.append(job.time_limits), endpoint=endpoint),
+    ):
+        producer.call("slow", b"x", TIMEOUT, **given)  # type: ignore[arg-type]
+    assert seen == [(holds, 60 if "hard_time_limit" in given else None)]
+
+
+def test_a_handler_is_interrupted_at_the_soft_limit_and_may_clean_up(endpoint: str) -> None:
+    ended: list[str] = []
+
+    def handle(job: Job) -> None:
+        try:
+            never(job)
+        except SoftTimeLimitError:
+            ended.append(job.id)
+            raise
+
+    with (
+        Producer(endpoint=endpoint) as producer,
+        Client(endpoint=endpoint) as client,
+        Worker("slow", handle, endpoint=endpoint),
+    ):
+        job_id = producer.push("slow", b"x", kind="quick").id
+        failure = failed(client, "slow", job_id)
+        assert ended == [job_id]
+        assert str(failure.reason).endswith("it ran for longer than its soft_time_limit of 0.1 s")
+        assert failure.type == "sluicemq.time_limits.SoftTimeLimitError"
+        assert str(failure.place).endswith("test_time_limits.never")
+
+
+@pytest.mark.parametrize("in_threads", [False, True])
+def test_a_coroutine_is_cancelled_at_the_soft_limit(endpoint: str, in_threads: bool) -> None:  # noqa: FBT001
+    async def wait(_job: aio.Job) -> None:
+        await asyncio.Event().wait()
+
+    async def run() -> None:
+        handler = never if in_threads else wait
+        async with (
+            aio.Worker("slow", handler, in_threads=in_threads, endpoint=endpoint),
+            aio.Producer(endpoint=endpoint) as producer,
+        ):
+            reply = await producer.submit("slow", b"x", kind="quick")
+            with pytest.raises(DeadError, match=r"soft_time_limit of 0\.1 s"):
+                await reply
+
+    asyncio.run(asyncio.wait_for(run(), TIMEOUT))
+
+
+def test_a_worker_whose_handler_does_not_end_at_the_hard_limit_ends(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given a handler that no exception reaches
+    go_on = threading.Event()
+
+    def hang(_job: Job) -> None:
+        go_on.wait(TIMEOUT)
+
+    monkeypatch.setattr(time_limits, "ENDS_AFTER", 3.0)  # the broker looks each second
+    with Producer(endpoint=endpoint) as producer, Client(endpoint=endpoint) as client:
+        worker = Worker("stuck", hang, endpoint=endpoint, stop_timeout=TIMEOUT)
+        job_id = producer.push("stuck", b"x").id
+        # Then its worker ends, and the job has failed for that reason
+        with pytest.raises(HardTimeLimitError, match=f"job {job_id} of queue stuck does not end"):
+            worker.run()
+        reason = failed(client, "stuck", job_id).reason
+        assert reason == "hard_time_limit of 0.1 s passed"
+        go_on.set()
+
+
+def test_a_job_at_a_plain_worker_has_failed_at_its_hard_limit(broker: BrokerUnderTest, endpoint: str) -> None:
+    doors = broker.take("ask")
+    asker, worker = broker.socket(zmq.REQ, doors.front), broker.socket(zmq.REP, doors.back)
+    with Producer(endpoint=endpoint) as producer, Client(endpoint=endpoint) as client:
+        job_id = producer.push(doors.queue, b"slow", hard_time_limit=SHORT, max_attempts=1).id
+        receive(worker)
+        failure = failed(client, doors.queue, job_id)
+        assert failure.reason == "hard_time_limit of 0.1 s passed"
+        assert failure.type == "sluicemq.time_limits.HardTimeLimitError"
+        # Its late answer changes nothing, and it gets the next one
+        worker.send(b"late")
+        asker.send(b"next")
+        assert receive(worker) == [b"next"]
+        worker.send(b"done")
+        assert receive(asker) == [b"done"]
+        assert [each.id for each in client.jobs.list(doors.queue, "dead")] == [job_id]
+
+
+@pytest.mark.parametrize("limit", ["soft", "hard"])
+def test_a_command_is_ended_at_its_limit(endpoint: str, limit: str) -> None:
+    queue = f"commands-{limit}"
+    command = "trap 'exit 3' TERM; sleep 60 & wait" if limit == "soft" else "trap '' TERM; sleep 60"
+    with Producer(endpoint=endpoint) as producer, Client(endpoint=endpoint) as client:
+        limits = {f"{limit}_time_limit": SHORT}
+        job_id = producer.push(queue, b"x", **limits).id  # type: ignore[arg-type]
+        program = [
+            sys.executable,
+            "-m",
+            "sluicemq.cli",
+            "--endpoint",
+            endpoint,
+            "work",
+            queue,
+            "--exec",
+            command,
+        ]
+        process = subprocess.Popen([*program, "--count", "1"], stderr=subprocess.PIPE)
+        reason = failed(client, queue, job_id).reason
+        assert f"it ran for longer than its {limit}_time_limit of 0.1 s" in reason
+        process.communicate(timeout=TIMEOUT)
