@@ -357,6 +357,19 @@ class Producer(Confirming[PushReceipt]):
             raise
         self._connection.wake()
 
+    def _enqueue_message(self, jobs: PushBatch) -> None:
+        """Enqueue the jobs of one message, which the broker takes in order: none behind one without room.
+
+        The message may go beyond the window.
+        """
+        with self._lock:
+            if not self._has_room(jobs[0]._size):
+                self._wait_for_room(jobs[0]._size)
+            for each in jobs:
+                self._count(each._size)
+            self._buffer.jobs.extend(jobs)
+        self._connection.wake()
+
     def _settled(self, batch: PushBatch, refused: dict[int, SluiceError]) -> None:
         size, heard = 0, False
         for receipt in batch:

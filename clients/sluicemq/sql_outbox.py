@@ -15,8 +15,9 @@ from __future__ import annotations
 import json
 import threading
 import uuid
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, Unpack
+from typing import Any, Final, NamedTuple, TypeAlias, Unpack
 
 from sluicemq.arguments import plain_bytes, text
 from sluicemq.complaints import log
@@ -36,7 +37,8 @@ from sluicemq.protocol.errors import (
 from sluicemq.protocol.names import QUEUE_NAME_RULE, is_queue_name
 from sluicemq.protocol.options import JobOptions
 from sluicemq.protocol.readable import said
-from sluicemq.receipt import Receipt
+from sluicemq.receipt import PushReceipt
+from sluicemq.transport.send_buffer import first_message
 
 __all__ = ["POSTGRESQL", "SQLITE", "Relay", "push", "push_json"]
 
@@ -96,6 +98,10 @@ class _Post(NamedTuple):
     headers: str | None
 
 
+#: A post and its job.
+_Made: TypeAlias = tuple[_Post, PushReceipt]
+
+
 class Relay:
     """Carries the posts of one database to a broker; ``connect()`` returns a connection of DB-API 2.
 
@@ -144,11 +150,16 @@ class Relay:
             posts = self._read(connection, waiting)
             if not posts:
                 break
-            pushed = [(post, self._push(post)) for post in posts]
-            done = [post for post, answer in pushed if self._stored(connection, post, answer, waiting)]
-            delete = "DELETE FROM sluicemq_outbox WHERE number = ?"
-            self._write(connection, *((delete, (post.number,)) for post in done))
-            carried += len(done)
+            lines: dict[str, deque[_Made]] = {}
+            for post in posts:
+                if (job := self._made(connection, post)) is not None:
+                    lines.setdefault(post.queue, deque()).append((post, job))
+            while lines := {queue: line for queue, line in lines.items() if line and queue not in waiting}:
+                pushed = [made for line in lines.values() for made in self._push_message(line)]
+                done = [post for post, job in pushed if self._stored(connection, post, job, waiting)]
+                delete = "DELETE FROM sluicemq_outbox WHERE number = ?"
+                self._write(connection, *((delete, (post.number,)) for post in done))
+                carried += len(done)
         return carried
 
     def _read(self, connection: Any, waiting: set[str]) -> list[_Post]:
@@ -175,27 +186,34 @@ class Relay:
         connection.rollback()  # it holds nothing while the broker is asked
         return posts
 
-    def _push(self, post: _Post) -> Receipt | Exception:
+    def _made(self, connection: Any, post: _Post) -> PushReceipt | None:
+        """Return the job of a post, which is not pushed yet; None if it never can be."""
         try:
             options = json.loads(post.headers) if post.headers else {}
-            own = {"dedupe_id": post.id, "dedupe_window": self._remember, **options}
-            return self._producer.push(post.queue, post.payload, id=post.id, **own)
+            own: Any = {"dedupe_id": post.id, "dedupe_window": self._remember, **options}
+            return self._producer._made(PushReceipt, post.queue, post.payload, post.id, own)
         except (TypeError, ValueError, *_FOR_GOOD) as error:
-            return error
+            self._refuse(connection, post, error)
+            return None
 
-    def _stored(self, connection: Any, post: _Post, pushed: Receipt | Exception, waiting: set[str]) -> bool:
+    def _push_message(self, line: deque[_Made]) -> list[_Made]:
+        """Take out the first posts of a queue, as many as one message holds, and push them.
+
+        A broker without room for one refuses the rest of the message, too; but it may take the next message.
+        """
+        jobs = [job for _, job in line]
+        del jobs[first_message(jobs) :]
+        self._producer._enqueue_message(jobs)
+        return [line.popleft() for _ in jobs]
+
+    def _stored(self, connection: Any, post: _Post, job: PushReceipt, waiting: set[str]) -> bool:
         """Return whether the broker has the job of a post; note why it never will."""
         try:
-            if isinstance(pushed, Exception):
-                raise pushed
-            pushed.wait(_PATIENCE)
+            job.wait(0.0 if post.queue in waiting else _PATIENCE)
         except DuplicateError:
             return True  # an earlier push of it, or the job that its own dedupe_id stands for
-        except (TypeError, ValueError, *_FOR_GOOD) as error:
-            code = getattr(error, "code", BadHeadersError.code)
-            log.warning("post %s of an outbox can't become a job: %s: %s", post.id, code, error)
-            refuse = "UPDATE sluicemq_outbox SET refused = ? WHERE number = ?"
-            self._write(connection, (refuse, (f"{code}: {error}"[:1000], post.number)))
+        except _FOR_GOOD as error:
+            self._refuse(connection, post, error)
             return False
         except (SluiceError, TimeoutError) as error:
             if post.queue not in waiting:
@@ -203,6 +221,12 @@ class Relay:
             waiting.add(post.queue)
             return False
         return True
+
+    def _refuse(self, connection: Any, post: _Post, error: Exception) -> None:
+        code = getattr(error, "code", BadHeadersError.code)
+        log.warning("post %s of an outbox can't become a job: %s: %s", post.id, code, error)
+        refuse = "UPDATE sluicemq_outbox SET refused = ? WHERE number = ?"
+        self._write(connection, (refuse, (f"{code}: {error}"[:1000], post.number)))
 
     def _write(self, connection: Any, *statements: tuple[str, Sequence[Any]]) -> None:
         cursor = connection.cursor()

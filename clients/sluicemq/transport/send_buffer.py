@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import zip_longest
 from math import inf
 from time import monotonic
@@ -241,16 +241,21 @@ class _Queue:
 
     def take(self) -> PushBatch:
         """Take out the jobs of one message."""
-        jobs = self.jobs
-        batch = [jobs.popleft()]
-        size, header_bytes = batch[0]._size, batch[0]._header_bytes
-        while jobs and len(batch) < MESSAGE_JOBS:
-            size += jobs[0]._size
-            header_bytes += jobs[0]._header_bytes
-            if size > MESSAGE_BYTES or header_bytes > MESSAGE_HEADER_BYTES:
-                break
-            batch.append(jobs.popleft())
-        return batch
+        return [self.jobs.popleft() for _ in range(first_message(self.jobs))]
+
+
+def first_message(jobs: Iterable[PushReceipt]) -> int:
+    """Return how many of the first jobs travel in one message: at least one, if there is any."""
+    count = size = header_bytes = 0
+    for each in jobs:
+        size += each._size
+        header_bytes += each._header_bytes
+        if count and (size > MESSAGE_BYTES or header_bytes > MESSAGE_HEADER_BYTES):
+            break
+        count += 1
+        if count == MESSAGE_JOBS:
+            break
+    return count
 
 
 def _fill_a_message(jobs: deque[PushReceipt]) -> bool:
