@@ -52,6 +52,11 @@ def _checked(name: str, value: Any) -> object:
     elif name == "limit":
         arguments.whole(name, value)
     else:
-        value = value.timestamp() if isinstance(value, datetime) else value
+        value = in_unix(value)
         arguments.number(name, value)
     return value
+
+
+def in_unix(when: Moment | None) -> float | None:
+    """Return a time as Unix seconds."""
+    return when.timestamp() if isinstance(when, datetime) else when

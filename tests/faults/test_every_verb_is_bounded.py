@@ -58,6 +58,7 @@ VERBS: dict[bytes, Entry] = {
     wire.COUNTERS: Entry(()),
     wire.WORKERS: Entry((None,)),
     wire.ENDS: Entry(("large", None, 1000)),
+    wire.FIND: Entry(({"words": "none"}, 200, None), _FEW),
     wire.WORKER: Entry(("quiet", "nobody")),
     wire.STUCK: Entry(([],)),
     wire.KINDS: Entry((None,)),

@@ -158,6 +158,7 @@ SAID: dict[bytes, tuple[Any, ...]] = {
     wire.WORKERS: ("victim",),
     wire.KINDS: ("victim",),
     wire.ERRORS: ("victim",),
+    wire.FIND: ({"queue": "victim"}, 20, None),
     wire.SUBS: ("news",),
     wire.FREE: ("news", "sums", 1),
     wire.HISTORY: ("queue", "large", None, "hour"),

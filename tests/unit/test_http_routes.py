@@ -46,6 +46,7 @@ WANTED: dict[str, Action | None] = {
                 f"{BASE}/workers/quiet",
                 f"{BASE}/workers/stop",
                 f"{BASE}/errors",
+                f"{BASE}/find",
                 f"{BASE}/schedules",
             ),
             *(

@@ -213,6 +213,11 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
         b"KINDS",
         "921b a46d61696c",
     ),
+    "find": (
+        (wire.FIND, 27, {"kind": "mail"}, 20, None),
+        b"FIND",
+        "941b 81 a46b696e64 a46d61696c 14 c0",
+    ),
     "errors": (
         (wire.ERRORS, 27, None),
         b"ERRORS",

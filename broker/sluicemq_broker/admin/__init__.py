@@ -5,6 +5,7 @@ from sluicemq_broker.admin.broker import BrokerAdmin
 from sluicemq_broker.admin.dead_letters import CHOICE, DeadLetterAdmin
 from sluicemq_broker.admin.devices import Device, DeviceAdmin
 from sluicemq_broker.admin.figures import Figures
+from sluicemq_broker.admin.find import Finder
 from sluicemq_broker.admin.jobs import READ_PACKED_SENT, JobAdmin
 from sluicemq_broker.admin.principals import PrincipalAdmin, at_broker, at_store
 from sluicemq_broker.admin.queues import OF_ON_DEAD, OF_REDRIVE, QueueAdmin, redrive_needs

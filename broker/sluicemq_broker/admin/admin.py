@@ -12,6 +12,7 @@ from sluicemq.protocol.rows import BrokersRow, QueueRow, StatsRow
 from sluicemq_broker.admin.broker import BrokerAdmin
 from sluicemq_broker.admin.dead_letters import DeadLetterAdmin
 from sluicemq_broker.admin.devices import DeviceAdmin
+from sluicemq_broker.admin.find import Finder
 from sluicemq_broker.admin.jobs import JobAdmin
 from sluicemq_broker.admin.principals import PrincipalAdmin
 from sluicemq_broker.admin.queues import QueueAdmin
@@ -29,6 +30,7 @@ class Admin(NamedTuple):
     broker: BrokerAdmin
     queues: QueueAdmin
     jobs: JobAdmin
+    finder: Finder
     dead_letters: DeadLetterAdmin
     tasks: Tasks
     schedules: ScheduleAdmin

@@ -57,6 +57,35 @@ class JobQuery(Struct, frozen=True):
     payload: Annotated[int, Meta(ge=0, description="bytes that are enough")] | None = None
 
 
+class FindQuery(OfQueue, frozen=True):
+    """Jobs by ``id``, or those that match all other conditions; texts in upper or lower case."""
+
+    id: Annotated[str, Meta(description="how the id begins; stands alone, or with a queue")] | None = None
+    words: Annotated[str, Meta(description="in id, kind, tenant, group, last error or payload")] | None = None
+    text: Annotated[str, Meta(description="in the payload")] | None = None
+    kind: str | None = None
+    tenant: str | None = None
+    group: str | None = None
+    header: Annotated[str, Meta(description="a header and its value, as in `order=17`")] | None = None
+    error: Annotated[str, Meta(description="in the last error, or its type")] | None = None
+    state: ShownState | None = None
+    since: Annotated[float, Meta(description="ended, or else pushed, from then on; Unix seconds")] | None = (
+        None
+    )
+    until: Annotated[float, Meta(description="ended, or else pushed, before then; Unix seconds")] | None = (
+        None
+    )
+    limit: Limit = 20
+    after: After | None = None
+
+    def options(self) -> dict[str, Any]:
+        """Return the search as the verb FIND takes it."""
+        texts = ("queue", "id", "words", "text", "kind", "tenant", "group", "error", "since", "until")
+        name, _, value = (self.header or "").partition("=")
+        more = {"headers": {name: value} if name else None, "states": [self.state] if self.state else None}
+        return _given({**{each: getattr(self, each) for each in texts}, **more})
+
+
 class EndsQuery(Struct, frozen=True):
     """One job by its id, or the latest ones."""
 

@@ -12,6 +12,7 @@ from sluicemq.protocol.rows import (
     CountRow,
     EndsRow,
     ErrorsRow,
+    FoundPage,
     JobPage,
     JobRow,
     QueuePage,
@@ -38,6 +39,7 @@ from sluicemq_broker.http.inputs import (
     DeadPageQuery,
     DeadQuery,
     EndsQuery,
+    FindQuery,
     JobQuery,
     JobsQuery,
     KeysBody,
@@ -204,6 +206,15 @@ JOBS: Final = (
     Route(
         _GET, f"{_QUEUE}/ended", "jobs.ended", "How jobs ended at this broker, the last first",
         _READS, EndsRow, do=_ended, query=EndsQuery,
+    ),
+    Route(
+        _GET, f"{BASE}/find", "jobs.find",
+        "Search all queues for jobs, by id or conditions, a quarter second long: a page may be empty and "
+        "have a `next` one", Needs(Action.READ, "queue", shows=lambda _caller, answer: answer), FoundPage,
+        do=lambda of, call: of.admin.finder.find(
+            call.query.options(), call.query.limit, call.query.after, call.caller
+        ),
+        query=FindQuery, asks_store=False,
     ),
     Route(_POST, f"{_JOB}/promote", "jobs.promote", "Make a delayed job due now", _MANAGES, None,
           do=lambda of, _call, queue, job_id: of.admin.jobs.promote(queue, job_id), act="promote"),

@@ -55,9 +55,10 @@ class Ends:
 
     def find(self, job_id: str | None, limit: int) -> list[EndRow]:
         """Return the end of one job, if it is remembered; with None the latest ends, the last first."""
-        known = {**self._before, **self._latest}
         if job_id is not None:
-            return [_row(job_id, known[job_id])] if job_id in known else []
+            end = self._latest.get(job_id) or self._before.get(job_id)
+            return [_row(job_id, end)] if end else []
+        known = {**self._before, **self._latest}
         return [_row(each, end) for each, end in islice(reversed(known.items()), limit)]
 
 

@@ -108,6 +108,7 @@ class Jobs(_Namespace):
     list = Awaited(jobs.Jobs.list)
     get = Awaited(jobs.Jobs.get)
     ended = Awaited(jobs.Jobs.ended)
+    find = Awaited(jobs.Jobs.find)
     change = Awaited(jobs.Jobs.change)
     promote = Awaited(jobs.Jobs.promote)
     cancel = Awaited(jobs.Jobs.cancel)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import builtins
+from collections.abc import Mapping, Sequence
 
 from sluicemq.arguments import checked
 from sluicemq.claim import Claim
+from sluicemq.dead_letters import Moment, in_unix
 from sluicemq.job import Job
 from sluicemq.namespaces.namespace import Namespace
 from sluicemq.namespaces.words import StateWord
 from sluicemq.protocol import wire
 from sluicemq.protocol.durations import Duration, in_seconds
 from sluicemq.protocol.enums import JobState
-from sluicemq.protocol.rows import EndRow, JobRow
+from sluicemq.protocol.rows import EndRow, FoundPage, JobRow
 from sluicemq.steps import Ask, Steps
 from sluicemq.transport.job_fetch import pop_jobs
 
@@ -61,6 +63,51 @@ class Jobs(Namespace):
         of jobs that are stored no longer. An empty list: it does not know.
         """
         return self._calls.read(builtins.list[EndRow], wire.ENDS, queue, id, limit)
+
+    def find(
+        self,
+        words: str | None = None,
+        *,
+        id: str | None = None,  # noqa: A002
+        text: str | None = None,
+        kind: str | None = None,
+        tenant: str | None = None,
+        group: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        error: str | None = None,
+        states: Sequence[StateWord] = (),
+        since: Moment | None = None,
+        until: Moment | None = None,
+        queue: str | None = None,
+        limit: int = 20,
+        after: str | None = None,
+    ) -> FoundPage:
+        """Search all queues that the client may read for jobs that match all conditions, newest ids first.
+
+        ``id``: how it begins, and no other condition but ``queue``; ``ends`` then says how a job of this id
+        ended. ``words``: in the id, kind, tenant, group, last error or payload; ``text``: in the payload;
+        ``error``: in the last error or its type; upper and lower case of ASCII are alike. ``headers``: values
+        as texts. ``since``, ``until``: when it ended, or else was pushed.
+
+        The broker searches for a quarter second at a time. While ``next`` of the page is not None, repeat
+        the call with it as ``after``, at any broker; a page may have no jobs.
+        """
+        options = {
+            "words": words,
+            "id": id,
+            "text": text,
+            "kind": kind,
+            "tenant": tenant,
+            "group": group,
+            "headers": dict(headers) if headers else None,
+            "error": error,
+            "queue": queue,
+            "states": list(states) or None,
+            "since": in_unix(since),
+            "until": in_unix(until),
+        }
+        given = {name: value for name, value in options.items() if value is not None}
+        return self._calls.read(FoundPage, wire.FIND, given, limit, after)
 
     def change(
         self,

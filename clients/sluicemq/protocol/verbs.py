@@ -46,6 +46,7 @@ _TABLE: Final[dict[str, _Rows]] = {
         ("list", "PEEK", "list"),
         ("get", "SHOW", "show"),
         ("ended", "ENDS", "ended"),
+        ("find", "FIND", "-"),
         ("change", "CHANGE", "change"),
         ("promote", "PROMOTE", "promote"),
         ("cancel", "CANCEL", "cancel"),

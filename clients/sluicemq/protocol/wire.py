@@ -71,6 +71,11 @@ From the client::
                                                            whole; times are Unix seconds
     ENDS    [n, queue, id|nil, limit]                   -> [{id, end, at, ...}, ...]  how jobs ended at this
                                                            broker, as it remembers: one, or the latest
+    FIND    [n, {id?, words?, text?, kind?, ...}, limit, after|nil]
+                                                        -> {jobs: [{queue, id, state, ...}, ...], searched,
+                                                           total, queues, unread?, ends?, next?}  jobs of
+                                                           all queues by id or conditions; a page may have
+                                                           none, and a next one
     PROMOTE [n, queue, id]                              -> nil     a delayed job is due now
     CHANGE  [n, queue, id, {priority?, delay?}]         -> nil     a job that waits; delay: from now
     REDRIVE [n, queue, {ids?, reason?, limit?, since?, until?}, to|nil, wait]
@@ -253,6 +258,7 @@ DISCARD: Final = b"DISCARD"
 DEAD: Final = b"DEAD"
 ERRORS: Final = b"ERRORS"
 ENDS: Final = b"ENDS"
+FIND: Final = b"FIND"
 PUBLISH: Final = b"PUBLISH"
 READ: Final = b"READ"
 STREAMS: Final = b"STREAMS"
@@ -404,7 +410,7 @@ LOOKS: Final = frozenset(
             RESULT,
             PING,
         ),
-        *(READ, STREAMS, STREAM, SUBS, AUDIT, BROKERS, DEAD, ERRORS, ENDS),
+        *(READ, STREAMS, STREAM, SUBS, AUDIT, BROKERS, DEAD, ERRORS, ENDS, FIND),
     )
 )
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.permissions import Action
-from sluicemq.protocol.rows import ErrorsRow, KindRow, WorkerRow
+from sluicemq.protocol.rows import ErrorsRow, FoundPage, KindRow, WorkerRow
 from sluicemq_broker.admin import (
     OF_ON_DEAD,
     OF_REDRIVE,
@@ -29,9 +29,9 @@ from sluicemq_broker.queues import Tasks
 from sluicemq_broker.security import Caller, Effect, Needs, authorize, visible
 
 #: Parts of an answer that only some may see, and requests with more effects than one.
-_OF_EVENTS: Final = Needs(
+_IN_OPTIONS: Final = Needs(
     Action.READ,
-    more=lambda _session, options: (
+    more=lambda _session, options, *_paging: (
         () if options.get("queue") is None else [(Action.READ, str(options["queue"]))]
     ),
     shows=lambda _caller, answer: answer,  # its rows are chosen where they are numbered
@@ -118,6 +118,12 @@ def _errors(session: Any, name: str | None) -> ErrorsRow:
     return admin.dead_letters.errors(name, visible.names(session.caller, Action.READ))
 
 
+def _find(session: Any, options: dict[str, Any], limit: int, after: str | None) -> FoundPage:
+    """Return jobs of queues that the caller may read, which may be none."""
+    admin: Admin = session.admin
+    return admin.finder.find(options, limit, after, session.caller)
+
+
 def _events(session: Any, options: dict[str, Any]) -> Computed:
     """Return events of queues that the caller may read; the first look makes the broker record them."""
     caller: Caller = session.caller
@@ -151,7 +157,7 @@ def _stats(session: Any) -> Computed:
 ADMIN_VERBS: Final[dict[bytes, AdminVerb]] = {
     wire.STATS: AdminVerb(_session, _stats, _OF_STATS, reads=True, at_once=True),
     wire.COUNTERS: _computed("admin.broker", BrokerAdmin.counters, Needs(Action.OPERATE)),
-    wire.EVENTS: AdminVerb(_session, _events, _OF_EVENTS, (dict,), reads=True, at_once=True),
+    wire.EVENTS: AdminVerb(_session, _events, _IN_OPTIONS, (dict,), reads=True, at_once=True),
     wire.QUEUES: _shared("admin.queues", QueueAdmin.all, Needs(Action.READ, shows=visible.queues)),
     wire.QUEUE: _reads("admin.queues", QueueAdmin.one, _READ, str),
     wire.WORKERS: AdminVerb(_session, _workers, _OF_WORKERS, (str | None,), reads=True, at_once=True),
@@ -176,6 +182,7 @@ ADMIN_VERBS: Final[dict[bytes, AdminVerb]] = {
     ),
     wire.SHOW: _reads("admin.jobs", JobAdmin.show, _READ, str, str)._replace(weigh=JobAdmin.weigh_show),
     wire.ENDS: _reads("admin.jobs", JobAdmin.ended, _READ, str, str | None, int),
+    wire.FIND: AdminVerb(_session, _find, _IN_OPTIONS, (dict, int, str | None), reads=True, at_once=True),
     wire.CANCEL: AdminVerb(_session, _cancel, _OF_CANCEL, (str, str), (dict | None,)),
     wire.PROMOTE: _changes("admin.jobs", JobAdmin.promote, _MANAGE, str, str),
     wire.CHANGE: _changes("admin.jobs", JobAdmin.change, _MANAGE, str, str, dict),

@@ -85,6 +85,15 @@ def shown(stored: Document, state: str) -> Document:
     }
 
 
+def listed(stored: Document, state: str) -> Document:
+    """Return a job as lists show it."""
+    row = shown(stored, state)
+    row.pop("seq", None)
+    if not isinstance(row.get("errors", []), list):  # it is no job
+        del row["errors"]
+    return row
+
+
 def _join_tracebacks(row: Document) -> None:
     """Put each traceback to the failure of its time."""
     found = [row.pop(key) for key in list(row) if key.startswith(TRACEBACK)]

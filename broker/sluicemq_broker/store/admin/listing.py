@@ -1,10 +1,8 @@
 """Listing: pages of the jobs of one queue, and how many there are, for people who browse them.
 
-Each page goes on behind the last job of the one before, by the values that are sorted by, and never by a
-number of jobs to skip. So no job is shown twice or left out though others come and go, and the thousandth
-page costs as much as the first. Ready jobs are in the order of claims, those of a fair queue by tenants;
-waiting jobs by groups; ended jobs the latest first, and within one millisecond by their ids. Of payloads only
-small ones are read.
+Each page goes on behind the place of the last job of the one before (:mod:`places`). Ready jobs are in the
+order of claims, those of a fair queue by tenants; waiting jobs by groups; ended jobs the latest first, and
+within one millisecond by their ids. Of payloads only small ones are read.
 
 A reason is in no index. So a page with a reason looks at a limited number of jobs, and says where to go on; a
 count becomes an estimate.
@@ -16,22 +14,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from heapq import nlargest, nsmallest
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pymongo.errors import ExecutionTimeout
 
-from sluicemq.protocol.errors import BadFramesError
 from sluicemq_broker.job import State
 from sluicemq_broker.store.admin.counting import COUNTED_EXACTLY
 from sluicemq_broker.store.admin.dead_letters import DeadLetters, chosen, index_of
-from sluicemq_broker.store.admin.job_view import not_expired, order_shown, shown, state_at
+from sluicemq_broker.store.admin.job_view import listed, not_expired, order_shown, state_at
+from sluicemq_broker.store.admin.places import Place, milliseconds, moment, not_a_place, place_of, ranges
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
-from sluicemq_broker.store.jobs.documents import FOR_CHILDREN, ORDER, PACK_FIELDS, collection
+from sluicemq_broker.store.jobs.documents import FOR_CHILDREN, PACK_FIELDS, collection
 from sluicemq_broker.store.jobs.index_models import ENDED_INDEX
 from sluicemq_broker.store.jobs.indexes import may_have
 from sluicemq_broker.store.jobs.packs import ALL_PACKS, is_pack, opened
-from sluicemq_broker.store.values import BY_ID, Document, Jobs, date, seconds
+from sluicemq_broker.store.values import BY_ID, Document, Jobs, date
 from sluicemq_devices.hub import let_others_run
 
 #: Documents in one reply, each of which may be a pack.
@@ -45,12 +43,10 @@ SAMPLE: Final = 900
 _RANDOM_SAMPLES: Final = (SAMPLE, 60)
 
 _ENDED: Final = (State.DONE, State.DEAD)
-#: The numbers by which jobs are sorted; other fields may be missing, or texts.
-_NUMBERS: Final = frozenset(name for name, _ in ORDER)
 _IS_BINARY: Final = {"$eq": [{"$type": "$payload"}, "binData"]}
 _SIZE: Final = {"$cond": [_IS_BINARY, {"$binarySize": "$payload"}, _SMALL + 1]}
 #: Fields of a job in a page.
-_SHOWN: Final[Document] = {
+LISTED: Final[Document] = {
     **dict.fromkeys(
         (
             *("state", "priority", "eligible_at", "seq", "attempts", "max_attempts", "created_at"),
@@ -73,10 +69,6 @@ _SHOWN: Final[Document] = {
     "payload_bytes": {"$cond": [_IS_BINARY, {"$binarySize": "$payload"}, "$$REMOVE"]},
     "payload": {"$cond": [{"$lte": [_SIZE, _SMALL]}, "$payload", "$$REMOVE"]},
 }
-
-
-#: Where a page ended: the sorted values of its last job, as plain numbers and strings.
-Place = list[Any]
 
 
 class _Ended(NamedTuple):
@@ -130,7 +122,7 @@ class Listing:
                 return JobPage([], None)
             sort, index = order_shown(jobs, state)
             for these in _ranges(state, sort, after, now):
-                rows = jobs.find(these, _SHOWN, hint=index, batch_size=_AT_ONCE)
+                rows = jobs.find(these, LISTED, hint=index, batch_size=_AT_ONCE)
                 for document in rows.sort(sort).limit(limit + 1 - len(found)):
                     found.append(document)
                     count += document["left"] if is_pack(document) else 1
@@ -142,8 +134,8 @@ class Listing:
         if count > limit:  # a pack is shown whole
             found = found[:-1] or found
             last = found[-1]
-        place = None if last is None else _in_line(last) if state == State.WAITING else _place(last, sort)
-        return JobPage([_row(job, state) for document in found for job in _jobs_in(document, now)], place)
+        place = None if last is None else _in_line(last) if state == State.WAITING else place_of(last, sort)
+        return JobPage([listed(job, state) for document in found for job in jobs_in(document, now)], place)
 
     def ended(
         self, queue: str, state: str, choice: DeadLetters, limit: int, after: Place | None, now: float
@@ -164,8 +156,8 @@ class Listing:
         if len(found) > limit:
             last = found[limit - 1]
             place = _Ended(last["ended_at"], last["_id"])
-        next_ = None if place is None else [_milliseconds(place.at), place.job_id]
-        return JobPage([_row(document, state) for document in found[:limit]], next_)
+        next_ = None if place is None else [milliseconds(place.at), place.job_id]
+        return JobPage([listed(document, state) for document in found[:limit]], next_)
 
     def with_ids(self, queue: str, beginning: str, limit: int, now: float, *, last: bool = False) -> JobPage:
         """Return jobs of any state whose id begins so, by their ids; ``last``: the last ones, backwards."""
@@ -173,12 +165,12 @@ class Listing:
         first = nlargest if last else nsmallest
         with translated():
             jobs = self._jobs(queue)
-            found = list(jobs.find(these, _SHOWN, hint=BY_ID).sort("_id", -1 if last else 1).limit(limit))
-            for pack in jobs.find(ALL_PACKS, _SHOWN, hint=BY_ID, batch_size=_AT_ONCE):
-                inside = [job for job in _jobs_in(pack, now) if str(job["_id"]).startswith(beginning)]
+            found = list(jobs.find(these, LISTED, hint=BY_ID).sort("_id", -1 if last else 1).limit(limit))
+            for pack in jobs.find(ALL_PACKS, LISTED, hint=BY_ID, batch_size=_AT_ONCE):
+                inside = [job for job in jobs_in(pack, now) if str(job["_id"]).startswith(beginning)]
                 found = first(limit, [*found, *inside], key=lambda job: str(job["_id"]))
                 let_others_run()
-        return JobPage([_row(job, state_at(job, now)) for job in found], None)
+        return JobPage([listed(job, state_at(job, now)) for job in found], None)
 
     def count(self, queue: str, choice: DeadLetters, now: float, known: int | None = None) -> HowMany:
         """Return how many dead letters a choice has; ``known``: about how many there are in all, if known."""
@@ -255,7 +247,7 @@ class _Window:
 
     def read(self, limit: int) -> list[Document]:
         """Return the first jobs of the window, in order."""
-        found = self._jobs.find({**self._these, **self._why}, _SHOWN, hint=ENDED_INDEX)
+        found = self._jobs.find({**self._these, **self._why}, LISTED, hint=ENDED_INDEX)
         return list(found.sort([("ended_at", -1), ("_id", 1)]).limit(limit))
 
     def _edge(self, these: Document, size: int) -> datetime | None:
@@ -275,52 +267,14 @@ def _ranges(
 ) -> Iterator[Document]:
     """Yield ranges of the index behind a job, in the order of its state."""
     these = not_expired(state, now)
-    if after is None:
-        yield these
-        return
-    if state == State.WAITING:
+    if after is not None and state == State.WAITING:
         group, place = _line_of(after)
         yield {"wait.group": group, "wait.place": {"$gt": place}}
         yield {"wait.group": {"$gt": group}}
         if not isinstance(group, str):  # first the parents, then the lines
             yield {"wait.group": {"$gte": ""}}
         return
-    last = _values(after, sort)
-    for count in reversed(range(len(sort))):
-        alike = {name: {"$eq": value} for (name, _), value in zip(sort[:count], last, strict=False)}
-        yield {"$and": [these, {**alike, sort[count][0]: _behind(last[count], sort[count][1])}]}
-
-
-def _behind(value: Any, way: int) -> Document:
-    """Return the condition for values behind one; no value is before all texts."""
-    if value is None:
-        return {"$gte": ""}
-    return {"$gt" if way > 0 else "$lt": value}
-
-
-def _place(job: Document, sort: Sequence[tuple[str, int]]) -> Place | None:
-    """Return where a page ended; None: at a document that is no job, behind which no page begins."""
-    place = [
-        _milliseconds(value) if isinstance(value := job.get(name), datetime) else value for name, _ in sort
-    ]
-    try:
-        _values(place, sort)
-    except BadFramesError:
-        return None
-    return place
-
-
-def _values(place: Place, sort: Sequence[tuple[str, int]]) -> list[Any]:
-    """Return the values of the sorted fields; raises BadFrames where a place has others."""
-    if len(place) != len(sort) or not all(
-        isinstance(value, int if name in _NUMBERS else int | str | None)
-        for value, (name, _) in zip(place, sort, strict=True)
-    ):
-        raise _not_a_place()
-    return [
-        date(_moment(value)) if name.endswith("_at") and value is not None else value
-        for value, (name, _) in zip(place, sort, strict=True)
-    ]
+    yield from ranges(these, sort, after)
 
 
 def _in_line(job: Document) -> Place | None:
@@ -333,7 +287,7 @@ def _in_line(job: Document) -> Place | None:
 
 def _line_of(after: Place) -> tuple[str | int, int]:
     if len(after) != 2 or not isinstance(after[0], str | int) or not isinstance(after[1], int):
-        raise _not_a_place()
+        raise not_a_place()
     return after[0], after[1]
 
 
@@ -341,27 +295,11 @@ def _ended_place(after: Place | None) -> _Ended | None:
     if after is None:
         return None
     if len(after) != 2 or not isinstance(after[0], int) or not isinstance(after[1], str | None):
-        raise _not_a_place()
-    return _Ended(date(_moment(after[0])), after[1])
+        raise not_a_place()
+    return _Ended(date(moment(after[0])), after[1])
 
 
-def _moment(milliseconds: int) -> float:
-    """Return the seconds of a time in a place; raises BadFrames for one that no date can have."""
-    # of the year 9998
-    if not 0 <= milliseconds < 253_370_000_000_000:
-        raise _not_a_place()
-    return milliseconds / 1000
-
-
-def _not_a_place() -> BadFramesError:
-    return BadFramesError("after is not what the last page of this state gave as next")
-
-
-def _milliseconds(when: datetime) -> int:
-    return round(seconds(when) * 1000)
-
-
-def _jobs_in(document: Document, now: float) -> list[Document]:
+def jobs_in(document: Document, now: float) -> list[Document]:
     """Return the job in a document, or those that are left in a pack, without long payloads."""
     found = opened(document, now)
     for job in found if is_pack(document) else ():
@@ -371,11 +309,3 @@ def _jobs_in(document: Document, now: float) -> list[Document]:
             if len(payload) > _SMALL:
                 del job["payload"]
     return found
-
-
-def _row(stored: Document, state: str) -> Document:
-    row = shown(stored, state)
-    row.pop("seq", None)
-    if not isinstance(row.get("errors", []), list):  # it is no job
-        del row["errors"]
-    return row

@@ -294,17 +294,25 @@ def find_packed(jobs: Jobs, ids: Iterable[str], *, ended: bool = False) -> dict[
     for each in names:
         if (place := _place(each)) is not None:
             wanted[place.mark].append(place)
-    ranges: list[Document] = []
-    for mark, places in wanted.items():
-        numbers = sorted(place.number for place in places)
-        first = _Place(mark, max(0, numbers[0] - MOST + 1))
-        ranges.append({"_id": {"$gte": first.pack, "$lte": _Place(mark, numbers[-1]).pack}})
+    ranges = [_range(sorted(places)) for places in wanted.values()]
     found: dict[str, Packed] = {}
     for at in range(0, len(ranges), _MARKS_AT_ONCE):
         these = {"$or": ranges[at : at + _MARKS_AT_ONCE]}
         for stored in jobs.find({**these, **PACKS}, hint=BY_ID):
             found |= _among(stored, names, ended=ended)
     return found
+
+
+def packs_around(job_id: str) -> Document | None:
+    """Return the filter for the packs in which a job of this id may lie; None: it can lie in none."""
+    place = _place(job_id)
+    return None if place is None else {**_range([place]), **PACKS}
+
+
+def _range(places: Sequence[_Place]) -> Document:
+    """Return the ids of the packs that may have jobs of these ids, of one maker and in order."""
+    first = places[0]._replace(number=max(0, places[0].number - MOST + 1))
+    return {"_id": {"$gte": first.pack, "$lte": places[-1].pack}}
 
 
 #: Makers of ids that one statement looks for.

@@ -168,6 +168,35 @@ class EndsRow(Row, frozen=True, kw_only=True):
     ends: tuple[EndRow, ...]
 
 
+class FoundJobRow(JobRow, frozen=True, kw_only=True):
+    """A job that a search has found, with the beginning of its payload; ``queue``: where it is."""
+
+    queue: str
+
+
+class FoundEndRow(EndRow, frozen=True, kw_only=True):
+    """How a job ended that was looked for by its id; ``queue``: where."""
+
+    queue: str
+
+
+class FoundPage(Row, frozen=True, kw_only=True):
+    """Jobs that a search has found so far, in ``queues`` queues that the caller may read.
+
+    ``searched``: jobs looked at since its first page, of about ``total``. ``unread``: those among them that
+    are too large to be looked into. ``ends``: of a search by id, how such a job has ended at this broker.
+    ``next``: ``after`` of the next page, None: all is searched. A page may have no job and a next one.
+    """
+
+    jobs: tuple[FoundJobRow, ...]
+    searched: int
+    total: int
+    queues: int
+    unread: int = 0
+    ends: tuple[FoundEndRow, ...] = ()
+    next: str | None = None
+
+
 class CountRow(Row, frozen=True, kw_only=True):
     """A count; ``exact``: it is no estimate."""
 

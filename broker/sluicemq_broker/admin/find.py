@@ -1,0 +1,273 @@
+"""Find: jobs by id or by conditions, over all queues that the caller may read.
+
+A request searches for a quarter second, or until it has found enough. Its answer says where to go on, so no
+broker remembers a search: the next request may go to another broker, or come after a restart. A caller who
+leaves costs nothing more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+
+from sluicemq.protocol.errors import BadFramesError, UnavailableError
+from sluicemq.protocol.permissions import Action
+from sluicemq.protocol.readable import is_utf8
+from sluicemq.protocol.rows import EndRow, FoundEndRow, FoundJobRow, FoundPage, QueueRow, from_document, plain
+from sluicemq.protocol.rules import IDENTIFIER, kept
+from sluicemq_broker.admin.dead_letters import CHOICE
+from sluicemq_broker.admin.jobs import place_of
+from sluicemq_broker.context import Context
+from sluicemq_broker.queues import Census, Queues
+from sluicemq_broker.runtime import QuerySlots, SlotUser, read_options
+from sluicemq_broker.security import Caller, visible
+from sluicemq_broker.store import QUEUES_AT_ONCE, SHOWN_STATES, SLICE, Search, Wanted, with_id
+from sluicemq_devices.hub import in_pieces
+
+#: Seconds of one request, about. Searches at once, one for each principal; and those that may wait.
+_SECONDS: Final = 0.25
+_AT_ONCE: Final = 2
+_MOST_WAITING: Final = 16
+_MOST_FOUND: Final = 200
+_LONGEST: Final = 256
+_MOST_HEADERS: Final = 8
+
+
+class Finder:
+    """Searches for jobs, for about ``seconds`` at a time, in slices of ``size``."""
+
+    def __init__(
+        self,
+        queues: Queues,
+        census: Census,
+        context: Context,
+        seconds: float = _SECONDS,
+        size: int = SLICE,
+    ) -> None:
+        self._queues = queues
+        self._census = census
+        self._clock = context.clock
+        self._timer = context.timer
+        self._seconds = seconds
+        self._size = size
+        self._slots = QuerySlots(_AT_ONCE, context.timer.now)
+        self._users: dict[str, SlotUser] = {}
+        self._asked = 0
+
+    def find(self, options: dict[str, Any], limit: int, after: str | None, caller: Caller) -> FoundPage:
+        """Return jobs behind a place that match all options, of one queue or of all that the caller reads.
+
+        Raises BadFrames for an unknown option, for an ``id`` beside conditions, and for a wrong ``after``.
+        """
+        given = read_options(options, _OPTIONS, "a FIND")
+        name, job_id = given.pop("queue", None), given.pop("id", None)
+        if not 1 <= limit <= _MOST_FOUND:
+            raise BadFramesError(f"limit {limit} is not from 1 to {_MOST_FOUND}")
+        if job_id is not None and given:
+            raise BadFramesError("a search by id has no other condition but its queue")
+        if name is not None:
+            self._queues.get(name)
+        wanted = Wanted(**{**given, "states": tuple(given.get("states", ()))})
+        seen = visible.names(caller, Action.READ) if name is None else name.__eq__
+        cursor = _Cursor.read(after)
+        with self._turn(caller):
+            rows = [row for row in self._census.rows() if seen(row.name)]
+            names = [row.name for row in rows if row.name >= cursor.queue]
+            page = _Page(limit, self._timer.now() + self._seconds, self._timer.now, cursor)
+            if job_id is not None:
+                return self._with_id(job_id, names, page, caller).answer(rows, ())
+            self._search(wanted, names, page)
+            return page.answer(rows, wanted.states)
+
+    def _search(self, wanted: Wanted, names: Sequence[str], page: _Page) -> None:
+        now = self._clock.now()
+        for name in names:
+            if name != page.cursor.queue:
+                page.go_to(name)
+            queue = self._queues.known(name)
+            if queue is not None:  # else it was removed meanwhile
+                search = Search(self._queues.database_of(queue), name, wanted, now)
+                if not page.take(search, self._size):
+                    return
+            if page.is_over:
+                page.go_to(name + "\0")
+                return
+        page.ended = True
+
+    def _with_id(self, job_id: str, names: Sequence[str], page: _Page, caller: Caller) -> _Page:
+        now, may_read = self._clock.now(), visible.names(caller, Action.READ)
+        for at in range(0, len(names), QUEUES_AT_ONCE):
+            some = names[at : at + QUEUES_AT_ONCE]
+            queues = [queue for queue in map(self._queues.known, some) if queue is not None]
+            for database, these in self._queues.by_database(queues).items():
+                page.add(with_id(database, these, job_id, now))
+            for queue in in_pieces(queues):
+                page.ends += [end_of(queue.name, end, may_read) for end in queue.ends(job_id, 1)]
+            if page.is_over and some[-1] != names[-1]:
+                page.go_to(some[-1] + "\0")
+                return page
+        page.ended = True
+        return page
+
+    @contextmanager
+    def _turn(self, caller: Caller) -> Iterator[None]:
+        """Wait until this principal's turn has come; raises Unavailable where too many wait."""
+        if self._asked >= _MOST_WAITING:
+            raise UnavailableError(f"{self._asked} searches wait already: try again in a second")
+        user = self._users.setdefault(caller.name, self._slots.user())
+        self._asked += 1
+        try:
+            with user.slot():
+                yield
+        finally:
+            self._asked -= 1
+            if not user.slots:
+                self._users.pop(caller.name, None)
+
+
+class _Cursor(NamedTuple):
+    """Where a search goes on: behind a place in a queue, or at its beginning, and what came before.
+
+    ``pack`` and ``seq``: the last job that was found in a pack of which more are to come.
+    """
+
+    queue: str = ""
+    searched: int = 0
+    unread: int = 0
+    pack: str = ""
+    seq: int = 0
+    place: tuple[Any, ...] = ()
+
+    @classmethod
+    def read(cls, after: str | None) -> _Cursor:
+        """Read what :meth:`text` returned; raises BadFrames."""
+        match place_of(after):
+            case None:
+                return cls()
+            case [str() as queue, int() as searched, int() as unread, str() as pack, int() as seq, *place]:
+                return cls(queue, searched, unread, pack, seq, tuple(place))
+        raise BadFramesError("after must be the next of the page before")
+
+    @property
+    def text(self) -> str:
+        """The cursor as a text of few hundred bytes."""
+        return json.dumps([*self[:-1], *self.place], separators=(",", ":"))
+
+
+class _Page:
+    """One page of a search, and how far it is; ``until``: when it must end, by ``now()``."""
+
+    def __init__(self, limit: int, until: float, now: Callable[[], float], cursor: _Cursor) -> None:
+        self.cursor = cursor
+        self.ended = False
+        self.jobs: list[FoundJobRow] = []
+        self.ends: list[FoundEndRow] = []
+        self._limit = limit
+        self._until = until
+        self._now = now
+
+    @property
+    def is_over(self) -> bool:
+        """True if enough is found, or the time is over."""
+        return len(self.jobs) >= self._limit or self._now() >= self._until
+
+    def go_to(self, queue: str) -> None:
+        """Go on with the beginning of a queue."""
+        self.cursor = self.cursor._replace(queue=queue, pack="", seq=0, place=())
+
+    def add(self, found: Sequence[tuple[str, dict[str, Any]]]) -> None:
+        """Add jobs, each with its queue."""
+        self.jobs += [_row(queue, job) for queue, job in found[: self._limit - len(self.jobs)]]
+
+    def take(self, search: Search, size: int) -> bool:
+        """Search on in the queue of the cursor; return True at its end, False where the page is over."""
+        while True:
+            began = self.cursor
+            part = search.slice(list(began.place) or None, size)
+            for found in search.found(part.candidates):
+                candidate, unread = found.candidate, self.cursor.unread + found.unread
+                jobs = [job for job in found.jobs if not self._has_had(candidate.id, job)]
+                room = self._limit - len(self.jobs)
+                self.add([(began.queue, job) for job in jobs])
+                if len(jobs) > room:  # of a pack
+                    self.cursor = self.cursor._replace(pack=candidate.id, seq=jobs[room - 1]["seq"])
+                    return False
+                self.cursor = began._replace(
+                    searched=began.searched + candidate.looked,
+                    unread=unread,
+                    pack="",
+                    place=tuple(candidate.place),
+                )
+                if self.is_over:
+                    return False
+            self.cursor = self.cursor._replace(
+                searched=began.searched + part.looked, pack="", place=tuple(part.end or ())
+            )
+            if part.end is None or self.is_over:
+                return part.end is None
+
+    def answer(self, rows: Sequence[QueueRow], states: Sequence[str]) -> FoundPage:
+        """Return the page; ``rows``: the queues that are searched, for jobs of these states."""
+        total = sum(getattr(row, state) for row in rows for state in _counted(states))
+        return FoundPage(
+            jobs=tuple(self.jobs),
+            ends=tuple(self.ends),
+            searched=self.cursor.searched,
+            total=max(total, self.cursor.searched),
+            queues=len(rows),
+            unread=self.cursor.unread,
+            next=None if self.ended else self.cursor.text,
+        )
+
+    def _has_had(self, document: str, job: dict[str, Any]) -> bool:
+        return document == self.cursor.pack and job["seq"] <= self.cursor.seq
+
+
+def _row(queue: str, job: dict[str, Any]) -> FoundJobRow:
+    return from_document(FoundJobRow, {**job, "queue": queue, "seq": None})
+
+
+def end_of(queue: str, end: EndRow, may_read: Callable[[str], bool]) -> FoundEndRow:
+    """Return an end without the name of a queue that must not be read."""
+    to = end.to if end.to and may_read(end.to) else None
+    return FoundEndRow(queue=queue, **{**plain(end), "to": to})
+
+
+def _counted(states: Sequence[str]) -> Sequence[str]:
+    """Return the states whose jobs a search looks at: one that has an index, or all."""
+    return states if len(states) == 1 and states[0] in Search.indexed else SHOWN_STATES
+
+
+def _text(most: int) -> Any:
+    return kept(
+        f"a string of 1 to {most} characters",
+        lambda value: isinstance(value, str) and 1 <= len(value) <= most and is_utf8(value),
+    )
+
+
+def _are_headers(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and len(value) <= _MOST_HEADERS
+        and all(
+            isinstance(each, str) and len(each) <= _LONGEST and "\0" not in each and is_utf8(each)
+            for pair in value.items()
+            for each in pair
+        )
+        and "" not in value
+    )
+
+
+_OPTIONS: Final = {
+    "id": IDENTIFIER,
+    **dict.fromkeys(("words", "text", "kind", "tenant", "group", "error", "queue"), _text(_LONGEST)),
+    "headers": kept(f"a map of up to {_MOST_HEADERS} texts", _are_headers),
+    "states": kept(
+        f"an array of {', '.join(SHOWN_STATES)}",
+        lambda value: isinstance(value, list | tuple) and all(each in SHOWN_STATES for each in value),
+    ),
+    "since": CHOICE["since"],
+    "until": CHOICE["until"],
+}
