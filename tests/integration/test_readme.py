@@ -120,6 +120,15 @@ def test_the_example_of_namespaces_prints_what_it_says(broker: BrokerProcess) ->
     assert output.splitlines() == ["1", "[b'hello']", "1"]
 
 
+def test_the_example_of_a_search_prints_what_it_finds(broker: BrokerProcess, client: Client) -> None:
+    with Producer(endpoint=broker.doors["smq"]) as producer:
+        producer.push("found", b"x", id="f1", kind="receipt", max_attempts=1)
+    claim = client.jobs.reserve("found", 1, 60)
+    claim.jobs[0].reject("a timeout")
+    output, _ = program(broker, "find", {"SLUICEMQ_ENDPOINT": broker.doors["smq"]}).communicate(timeout=60)
+    assert output.splitlines() == ["found f1 b'x'"]
+
+
 def test_the_example_of_an_outbox_pushes_with_its_transaction(
     broker: BrokerProcess, mongo_uri: str, database: str
 ) -> None:

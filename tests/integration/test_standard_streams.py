@@ -31,6 +31,7 @@ COMMANDS = """
     --help; --version; serve --help; serve --check-config; config check; device --help; completion bash
     ping; queues; --json queues; stats; --json stats; jobs list q; --json jobs list q; --json workers
     --json operations; --json dead-letters list q; --json jobs list q --state done; --json streams
+    find first
     push q again; --json subscriptions; --json schedules; push q --help; streams publish s topic payload
     schedules add nightly q report --every 3600; key new; --json principals; audit
     --json queues purge q --state dead --yes; --json brokers; brokers upgrade; queues settings q

@@ -49,6 +49,7 @@ _HOMES = {
         "top": ["top"],
         "workers": ["workers", "kinds", "events"],
         "jobs": ["jobs"],
+        "find": ["find"],
         "dead_letters": ["dead-letters"],
         "schedules": ["schedules"],
         "streams": ["streams", "subscriptions"],
@@ -68,7 +69,7 @@ _HOMES = {
 _BESIDE: Final = 18
 #: The commands by what they are for, in the order of ``--help``.
 SECTIONS: Final = {
-    "Jobs": ["push", "call", "work", "pop", "jobs", "dead-letters"],
+    "Jobs": ["push", "call", "work", "pop", "jobs", "find", "dead-letters"],
     "Queues, streams and schedules": ["queues", "streams", "subscriptions", "schedules", "operations"],
     "Watching": ["top", "stats", "workers", "kinds", "events", "history", "ping", "doctor"],
     "Keys and principals": ["key", "principals", "audit"],

@@ -206,7 +206,11 @@ def _without_payload(job: Mapping[str, Any]) -> dict[str, Any]:
 
 def _in_short(jobs: Sequence[Mapping[str, Any]], state: str, now: float) -> list[dict[str, Any]]:
     """Return the most important fields of a job; empty columns are left out."""
-    rows = [_row(job, state, now) for job in jobs]
+    return without_empty([_row(job, state, now) for job in jobs])
+
+
+def without_empty(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows without the columns that are empty in all of them."""
     filled = {column for row in rows for column, value in row.items() if value not in (None, "", {})}
     return [{column: value for column, value in row.items() if column in filled} for row in rows]
 
