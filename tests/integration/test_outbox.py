@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
@@ -18,9 +22,12 @@ from pymongo.errors import WriteError
 from sluicemq import ClaimedJob, Client, Producer, outbox
 from sluicemq.protocol.outbox import OUTBOX
 from support.broker_process import BrokerProcess
+from support.samples import block
 from support.waiting import wait_until
 
 Shop = Database[dict[str, Any]]
+
+NODE_MODULES = Path(__file__).parents[2] / ".venv-test" / "node" / "node_modules"
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +159,26 @@ def test_a_full_queue_keeps_no_other_waiting(carrier: BrokerProcess, shop: Shop)
         assert shop[OUTBOX].count_documents({"queue": "narrow"}) == len(kept)
         take(client, "narrow")
         assert [job.id for job in take(client, "narrow")] == [kept[0]]
+
+
+@pytest.mark.full  # Node and its driver take two seconds to start
+@pytest.mark.skipif(not (NODE_MODULES / "mongodb").is_dir(), reason="mongodb for Node is not there")
+def test_a_program_in_javascript_posts_in_its_transaction(
+    carrier: BrokerProcess, shop: Shop, mongo_uri: str
+) -> None:
+    code = block("outbox: node").replace('"shop"', json.dumps(shop.name)).replace("_id: 7", "_id: 70")
+    own = {"MONGODB_URI": mongo_uri, "NODE_PATH": str(NODE_MODULES)}
+    subprocess.run(["node", "-e", code], env={**os.environ, **own}, check=True, timeout=60)
+    with Client(endpoint=carrier.doors["smq"]) as client:
+        (job,) = take(client, "mail")
+    assert (job.json(), job.priority) == ({"order": 7}, 9)
+    # A second order of this number is refused by MongoDB, and its post with it.
+    again = subprocess.run(
+        ["node", "-e", code], env={**os.environ, **own}, check=False, capture_output=True, timeout=60
+    )
+    assert again.returncode
+    assert b"E11000" in again.stderr
+    assert shop[OUTBOX].count_documents({"refused": None}) == 0
 
 
 def test_what_can_be_no_post_is_refused_where_it_is_written(shop: Shop) -> None:
