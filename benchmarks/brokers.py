@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-sys.path.extend(str(Path(__file__).resolve().parents[1] / each) for each in ("", "tests"))
+sys.path.extend(str(Path(__file__).resolve().parents[1] / folder) for folder in ("", "tests"))
 
 import psutil
 import zmq
@@ -72,8 +72,8 @@ def latency(uri: str, events: str, rounds: int) -> None:
                     took[name].append(seconds)
                 time.sleep(PAUSE)
         floor = statistics.median(took["one majority insert"])
-        for name, each in took.items():
-            p50, p99 = statistics.median(each), sorted(each)[int(len(each) * 0.99)]
+        for name, times in took.items():
+            p50, p99 = statistics.median(times), sorted(times)[int(len(times) * 0.99)]
             print(
                 f"{name:26} p50 {1000 * p50:6.2f} ms, p99 {1000 * p99:7.2f} ms, {p50 / floor:.1f}x",
                 flush=True,
@@ -85,9 +85,11 @@ def idle(uri: str, events: str, seconds: float) -> None:
         with ExitStack() as stack:
             both = [psutil.Process(broker.pid) for broker in two(stack, uri, form)]
             time.sleep(3)
-            before = [cpu(each) for each in both]
+            before = [cpu(pid) for pid in both]
             time.sleep(seconds)
-            shares = [100 * (cpu(each) - then) / seconds for each, then in zip(both, before, strict=True)]
+            shares = [
+                100 * (cpu(process) - then) / seconds for process, then in zip(both, before, strict=True)
+            ]
             told = ", ".join(f"{share:.2f} %" for share in shares)
             print(f"at rest, event_bus = {form}: {told} of a core each", flush=True)
 

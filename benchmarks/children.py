@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-sys.path.extend(str(Path(__file__).resolve().parents[1] / each) for each in ("", "tests"))
+sys.path.extend(str(Path(__file__).resolve().parents[1] / folder) for folder in ("", "tests"))
 
 from faults.mongo_proxy import CuttingProxy
 from sluicemq import Client, FanOut, Forward, Job, Producer, Worker

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-sys.path.extend(str(Path(__file__).resolve().parents[1] / each) for each in ("", "tests"))
+sys.path.extend(str(Path(__file__).resolve().parents[1] / folder) for folder in ("", "tests"))
 
 from sluicemq import Client, Producer
 from sluicemq.protocol import wire

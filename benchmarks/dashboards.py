@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 from pymongo import MongoClient
 
-sys.path.extend(str(Path(__file__).resolve().parents[1] / each) for each in ("", "tests"))
+sys.path.extend(str(Path(__file__).resolve().parents[1] / folder) for folder in ("", "tests"))
 
 from benchmarks.seeing import cpu_seconds
 
@@ -110,8 +110,8 @@ def main() -> int:
     _show(found, as_json=options.json)
     slow = [
         name
-        for name, each in found.get("pages", {}).items()
-        if each["most_ms"] > MILLISECONDS or ("the page itself" not in name and each["kb"] > KILOBYTES)
+        for name, page in found.get("pages", {}).items()
+        if page["most_ms"] > MILLISECONDS or ("the page itself" not in name and page["kb"] > KILOBYTES)
     ]
     for name in slow:
         print(f"MISSED: {name}: {MILLISECONDS} ms and {KILOBYTES} KB are promised")
@@ -177,7 +177,7 @@ def _pages(broker: BrokerProcess) -> dict[str, dict[str, float]]:
     running = {name: _page(broker, paths) for name, paths in PAGES.items()}
     broker.terminate()
     broker.restart()
-    anew = sorted(PAGES.items(), key=lambda each: "dead" not in each[0])
+    anew = sorted(PAGES.items(), key=lambda page: "dead" not in page[0])
     return {**running, **{f"{name}, anew": _page(broker, paths) for name, paths in anew}}
 
 
@@ -191,7 +191,7 @@ def _page(broker: BrokerProcess, paths: list[str]) -> dict[str, float]:
         took, moved = zip(*(_ask(broker.http, path) for path in paths), strict=True)
         used.append([b - a for a, b in zip(before, cpu_seconds(pids), strict=True)])
         slowest.append(max(took) * 1000)
-    ours, mongod = (1000 * statistics.median(each) for each in zip(*used, strict=True))
+    ours, mongod = (1000 * statistics.median(seconds) for seconds in zip(*used, strict=True))
     return {
         "median_ms": round(statistics.median(slowest), 1),
         "most_ms": round(max(slowest), 1),
@@ -228,15 +228,15 @@ def _flow(broker: BrokerProcess, seconds: float) -> dict[str, Any]:
         rates["alone"].append(_push_to_done(broker, seconds))
         with _watchers(broker.http):
             rates["watched"].append(_push_to_done(broker, seconds))
-    found: dict[str, Any] = {name: _medians(each) for name, each in rates.items()}
+    found: dict[str, Any] = {name: _medians(of_window) for name, of_window in rates.items()}
     return found
 
 
 def _medians(rates: list[Rate]) -> dict[str, float]:
     return {
-        "jobs_s": round(statistics.median(each.jobs for each in rates)),
-        "broker_ms_1000": round(statistics.median(each.broker / each.jobs * 1e6 for each in rates), 2),
-        "mongod_ms_1000": round(statistics.median(each.mongod / each.jobs * 1e6 for each in rates), 2),
+        "jobs_s": round(statistics.median(rate.jobs for rate in rates)),
+        "broker_ms_1000": round(statistics.median(rate.broker / rate.jobs * 1e6 for rate in rates), 2),
+        "mongod_ms_1000": round(statistics.median(rate.mongod / rate.jobs * 1e6 for rate in rates), 2),
     }
 
 
@@ -325,18 +325,18 @@ def _show(found: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(found))
         return
-    for name, each in found.get("pages", {}).items():
-        times = f"median {each['median_ms']:7.1f}  most {each['most_ms']:7.1f}"
-        of = f"broker {each['broker_cpu_ms']:5.1f}, mongod {each['mongod_cpu_ms']:5.1f}"
-        print(f"{name:24} ms: {times}  CPU: {of}, most {each['most_cpu_ms']:6.1f}  KB {each['kb']:5.1f}")
+    for name, page in found.get("pages", {}).items():
+        times = f"median {page['median_ms']:7.1f}  most {page['most_ms']:7.1f}"
+        of = f"broker {page['broker_cpu_ms']:5.1f}, mongod {page['mongod_cpu_ms']:5.1f}"
+        print(f"{name:24} ms: {times}  CPU: {of}, most {page['most_cpu_ms']:6.1f}  KB {page['kb']:5.1f}")
     for name in ("alone", "watched") if "flow" in found else ():
-        each = found["flow"][name]
-        cpu = f"broker {each['broker_ms_1000']:6.2f} ms, mongod {each['mongod_ms_1000']:6.2f} ms"
-        print(f"push to done, {name:8} {each['jobs_s']:7} jobs/s   CPU of 1,000: {cpu}")
+        flow = found["flow"][name]
+        cpu = f"broker {flow['broker_ms_1000']:6.2f} ms, mongod {flow['mongod_ms_1000']:6.2f} ms"
+        print(f"push to done, {name:8} {flow['jobs_s']:7} jobs/s   CPU of 1,000: {cpu}")
     if "idle" in found:
-        idle = {name: f"{each * 100:.2f} %" for name, each in found["idle"].items()}
-        each = f"a scrape a second {idle['scrapes']}, dashboards {idle['dashboards']}"
-        print(f"of a processor: {each}, both {idle['share']}")
+        idle = {name: f"{share * 100:.2f} %" for name, share in found["idle"].items()}
+        idle_shares = f"a scrape a second {idle['scrapes']}, dashboards {idle['dashboards']}"
+        print(f"of a processor: {idle_shares}, both {idle['share']}")
 
 
 if __name__ == "__main__":

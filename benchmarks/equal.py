@@ -34,7 +34,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.extend(str(Path(__file__).resolve().parents[1] / each) for each in ("", "tests"))
+sys.path.extend(str(Path(__file__).resolve().parents[1] / folder) for folder in ("", "tests"))
 
 from sluicemq import Client, Job, Producer, Worker
 from sluicemq_broker.embedded import EmbeddedMongo
@@ -85,8 +85,8 @@ def produce(doors: Sequence[str], load: Load, pipe: Connection) -> None:
     """Push the jobs of a load through four producers; send when each batch was confirmed."""
     with ExitStack() as stack:
         producers = [stack.enter_context(Producer(endpoint=doors[n % len(doors)])) for n in range(CLIENTS)]
-        for each in producers:
-            each.push("other", b"").wait(PATIENCE)
+        for producer in producers:
+            producer.push("other", b"").wait(PATIENCE)
         pipe.send("ready")
         pipe.recv()
         confirmed: list[tuple[float, int]] = []
@@ -108,11 +108,11 @@ def _push(producers: Sequence[Producer], jobs: int, confirmed: list[tuple[float,
             confirmed.append((time.monotonic(), count))
             left -= count
 
-    threads = [threading.Thread(target=push, args=(each,)) for each in producers]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    threads = [threading.Thread(target=push, args=(producer,)) for producer in producers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def work(doors: Sequence[str], load: Load, pipe: Connection) -> None:
@@ -143,7 +143,7 @@ def work(doors: Sequence[str], load: Load, pipe: Connection) -> None:
             stack.enter_context(worker)
         if not over.wait(PATIENCE):
             sys.exit(f"{left[0]} of {load.jobs} jobs are not done")
-        pipe.send([list(each) for each in turns.values()])
+        pipe.send([list(times) for times in turns.values()])
         pipe.recv()
 
 
@@ -171,7 +171,7 @@ def run(uri: str, brokers: int, load: Load) -> Figures:
     config = {"devices": [], "queues": {QUEUE: {}}}
     with ExitStack() as stack:
         processes = [stack.enter_context(BrokerProcess(uri, database, config=config)) for _ in range(brokers)]
-        doors = [each.doors["smq"] for each in processes]
+        doors = [process.doors["smq"] for process in processes]
         _await_each_other(doors)
         pushed_at, worked_at = (doors[:1], doors[-1:]) if load.apart else (doors, doors)
         producers = stack.enter_context(program(produce, pushed_at, load))
@@ -186,10 +186,10 @@ def run(uri: str, brokers: int, load: Load) -> Figures:
             workers.send("go")
             confirmed = producers.recv()
         turns = workers.recv()
-        took = max(end for each in turns for _, end in each) - began
-        counted = [_counters(each) for each in doors]
+        took = max(end for times in turns for _, end in times) - began
+        counted = [_counters(door) for door in doors]
         workers.send("enough")
-    claimed, lost = (sum(each.get(name, 0) for each in counted) for name in ("claimed", "claims_lost"))
+    claimed, lost = (sum(counts.get(name, 0) for counts in counted) for name in ("claimed", "claims_lost"))
     figures = {"rate": load.jobs / took, "wasted": lost / max(1, claimed + lost), "claimed": claimed}
     return {**figures, **idle(confirmed, turns)} if load.seconds else figures
 
@@ -210,7 +210,7 @@ def _counters(door: str) -> Figures:
 
 def idle(confirmed: Sequence[tuple[float, int]], turns: Sequence[Sequence[Turn]]) -> Figures:
     """Measure how long threads had nothing while a job waited that no thread had begun."""
-    changes = sorted([*confirmed, *((begin, -1) for each in turns for begin, _ in each)])
+    changes = sorted([*confirmed, *((begin, -1) for times in turns for begin, _ in times)])
     times, waiting, left = [], [], 0
     for at, count in changes:
         left += count
@@ -218,11 +218,11 @@ def idle(confirmed: Sequence[tuple[float, int]], turns: Sequence[Sequence[Turn]]
         waiting.append(left)
     gaps = [
         _time_waited(times, waiting, ended, begun)
-        for each in turns
-        for (_, ended), (begun, _) in itertools.pairwise(each)
+        for turns_of_one in turns
+        for (_, ended), (begun, _) in itertools.pairwise(turns_of_one)
     ]
-    whole = sum(each[-1][1] - each[0][0] for each in turns)
-    late = sum(max(0.0, each - LATENCY) for each in gaps)
+    whole = sum(times[-1][1] - times[0][0] for times in turns)
+    late = sum(max(0.0, gap - LATENCY) for gap in gaps)
     return {"idle": sum(gaps) / whole, "late": late / whole, "longest": max(gaps)}
 
 
@@ -262,20 +262,20 @@ def main() -> None:
 
 
 def _round(uri: str, brokers: Sequence[int], load: Load) -> dict[int, Figures]:
-    found = {each: run(uri, each, load) for each in brokers}
+    found = {broker: run(uri, broker, load) for broker in brokers}
     first = found[min(brokers)]["rate"]
-    return {each: {"ratio": figures["rate"] / first, **figures} for each, figures in found.items()}
+    return {broker: {"ratio": figures["rate"] / first, **figures} for broker, figures in found.items()}
 
 
 def _show(name: str, brokers: Sequence[int], rounds: Sequence[dict[int, Figures]], *, as_json: bool) -> None:
-    for each in brokers:
-        of_it = [one[each] for one in rounds]
+    for broker in brokers:
+        of_it = [one[broker] for one in rounds]
         median = {key: statistics.median(figures[key] for figures in of_it) for key in of_it[0]}
         if as_json:
-            print(json.dumps({"load": name, "brokers": each, **median, "rounds": of_it}), flush=True)
+            print(json.dumps({"load": name, "brokers": broker, **median, "rounds": of_it}), flush=True)
             continue
         ratios = " ".join(f"{figures['ratio']:.2f}" for figures in of_it)
-        told = f"{name:6} {each} brokers: {median['rate']:7.0f} jobs/s, {median['ratio']:.2f} ({ratios}), "
+        told = f"{name:6} {broker} brokers: {median['rate']:7.0f} jobs/s, {median['ratio']:.2f} ({ratios}), "
         told += f"{median['claimed']:6.0f} claimed, {100 * median['wasted']:4.1f} % wasted"
         if "late" in median:
             told += f", idle {100 * median['idle']:.1f} %, beyond {1000 * LATENCY:.0f} ms "

@@ -17,7 +17,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-sys.path.extend(str(Path(__file__).resolve().parents[1] / each) for each in ("", "tests"))
+sys.path.extend(str(Path(__file__).resolve().parents[1] / folder) for folder in ("", "tests"))
 
 from benchmarks.worked import Book, Made, push, push_and_work, work
 
@@ -89,8 +89,8 @@ def flood(broker: BrokerProcess, kind: str, jobs: int, singles: int) -> None:
             producer.push(queue, b"x", id=name, tenant=name)
             time.sleep(PAUSE)
         book.wait()
-    waits = sorted(book.single[each][0] - pushed[each][0] for each in pushed)
-    before = sorted(book.single[each][1] - pushed[each][1] for each in pushed)
+    waits = sorted(book.single[key][0] - pushed[key][0] for key in pushed)
+    before = sorted(book.single[key][1] - pushed[key][1] for key in pushed)
     print(
         f"{kind:5}: {singles} single jobs behind a flood of {jobs}: "
         f"median {1000 * statistics.median(waits):.0f} ms, longest {1000 * waits[-1]:.0f} ms; "

@@ -23,7 +23,7 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.extend(str(Path(__file__).resolve().parents[1] / each) for each in ("", "tests"))
+sys.path.extend(str(Path(__file__).resolve().parents[1] / folder) for folder in ("", "tests"))
 
 import psutil
 
@@ -49,16 +49,16 @@ def flooded(name: str, target: Target) -> Iterator[None]:
         multiprocessing.get_context("spawn").Process(target=_flood, args=(name, target, until), daemon=True)
         for _ in range(PROCESSES)
     ]
-    for each in processes:
-        each.start()
+    for process in processes:
+        process.start()
     try:
         time.sleep(_SETTLED)
         yield
     finally:
         until.set()
-        for each in processes:
-            each.join(10)
-            each.kill()
+        for process in processes:
+            process.join(10)
+            process.kill()
 
 
 # ------------------------------------------------------------------------ measuring

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-sys.path.extend(str(Path(__file__).resolve().parents[1] / each) for each in ("", "tests"))
+sys.path.extend(str(Path(__file__).resolve().parents[1] / folder) for folder in ("", "tests"))
 
 from sluicemq import Client, Forward, Producer, Worker
 from support.broker_process import BrokerProcess
@@ -63,7 +63,7 @@ def _forwarded(client: Client) -> int:
 
 def _cpu(broker: BrokerProcess) -> list[float]:
     times = [psutil.Process(pid).cpu_times() for pid in (broker.pid, broker.mongod_pid)]
-    return [each.user + each.system for each in times]
+    return [time_used.user + time_used.system for time_used in times]
 
 
 if __name__ == "__main__":

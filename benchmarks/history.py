@@ -23,7 +23,7 @@ import psutil
 from pymongo import MongoClient, UpdateOne
 from pymongo.collection import Collection
 
-sys.path.extend(str(Path(__file__).resolve().parents[1] / each) for each in ("", "tests"))
+sys.path.extend(str(Path(__file__).resolve().parents[1] / folder) for folder in ("", "tests"))
 
 from sluicemq_broker.embedded import EmbeddedMongo
 
@@ -75,11 +75,11 @@ def _prepared(documents: Documents, name: str, minute: int) -> dict[str, float]:
     """A document as it is when a minute begins."""
     path, ahead = LAYOUTS[name]
     document: dict[str, Any] = {"_id": f"{name} {minute}", "total": dict.fromkeys(COUNTERS, 1)}
-    for each in range(1440 if ahead else minute + 1):
+    for at in range(1440 if ahead else minute + 1):
         place = document
-        for step in path(each).split("."):
+        for step in path(at).split("."):
             place = place.setdefault(step, {})
-        place.update(dict.fromkeys(COUNTERS, 100 if each <= minute else 0))
+        place.update(dict.fromkeys(COUNTERS, 100 if at <= minute else 0))
     documents.insert_one(document)
     return {"bytes": len(bson.encode(document))}
 

@@ -73,10 +73,10 @@ def _compare(part: str, rounds: int, beside: str | None) -> None:
 def _medians(names: tuple[str, str], *runs: list[Run]) -> str:
     """Return the median CPU of both, and of a relay its share of the proxy's rate."""
     texts = []
-    for name, each in zip(names, runs, strict=True):
-        shares = [run.rate / run.proxy for run in each if run.proxy]
+    for name, runs_of_it in zip(names, runs, strict=True):
+        shares = [run.rate / run.proxy for run in runs_of_it if run.proxy]
         proxy = f", {statistics.median(shares):.2f} of the proxy" if shares else ""
-        texts.append(f"{name} {statistics.median(run.cpu for run in each):.1f} us{proxy}")
+        texts.append(f"{name} {statistics.median(run.cpu for run in runs_of_it):.1f} us{proxy}")
     return "; ".join(texts)
 
 

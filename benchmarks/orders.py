@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import psutil
 import pymongo
 
-sys.path.extend(str(Path(__file__).resolve().parents[1] / each) for each in ("", "tests"))
+sys.path.extend(str(Path(__file__).resolve().parents[1] / folder) for folder in ("", "tests"))
 
 from sluicemq import Client, Producer, UnfinishedError, Worker
 from support.broker_process import BrokerProcess
@@ -68,7 +68,7 @@ def fill(broker: BrokerProcess, order: str, jobs: int) -> None:
     with pymongo.MongoClient[dict[str, Any]](broker.embedded_uri) as mongo:
         queue = mongo["sluicemq"][f"queue.{FULL}"]
         for start in range(0, jobs, 5000):
-            queue.insert_many([document(start + each, order) for each in range(min(5000, jobs - start))])
+            queue.insert_many([document(start + number, order) for number in range(min(5000, jobs - start))])
 
 
 def load(endpoint: str) -> None:
@@ -126,7 +126,9 @@ class Watch:
 
     def cpu(self) -> float:
         """Seconds of processor time so far."""
-        return sum(each.user + each.system for each in (one.cpu_times() for one in self._processes))
+        return sum(
+            time_used.user + time_used.system for time_used in (one.cpu_times() for one in self._processes)
+        )
 
     def window(self, goes_on: Callable[[], bool]) -> Window:
         """While that goes on; asks for the queues now and then, as somebody who watches does."""
@@ -174,7 +176,7 @@ def measure(order: str, jobs: int) -> float:
             watch.rest()
             rounds = [one_round(broker, client, watch, order, jobs) for _ in range(ROUNDS)]
     without, beside = (
-        Window(*map(statistics.median, zip(*each, strict=True))) for each in zip(*rounds, strict=True)
+        Window(*map(statistics.median, zip(*windows, strict=True))) for windows in zip(*rounds, strict=True)
     )
     print(
         f"{order} of {jobs}: {beside.took:.1f} s; queues answered within {max(watch.asked):.2f} s\n"
@@ -196,8 +198,8 @@ if __name__ == "__main__":
     if arguments.load:
         load(arguments.load)
         sys.exit()
-    kept = {each: measure(each, arguments.jobs) for each in arguments.order or STATES}
-    worst = min(kept, key=lambda each: kept[each])
+    kept = {state: measure(state, arguments.jobs) for state in arguments.order or STATES}
+    worst = min(kept, key=lambda state: kept[state])
     verdict = "kept" if kept[worst] >= LEAST else "MISSED"
     print(f"verdict: {verdict}: {kept[worst]:.2f} of the rate beside a {worst}, promised {LEAST}", flush=True)
     sys.exit(kept[worst] < LEAST)

@@ -34,7 +34,9 @@ if _missing := [name for name in ("rich", "tomli_w", "gevent", "pymongo", "hdrh"
 from rich.console import Console
 from rich.progress import Progress
 
-sys.path.extend(str(Path(__file__).resolve().parents[1] / each) for each in ("", "tests", "benchmarks/peers"))
+sys.path.extend(
+    str(Path(__file__).resolve().parents[1] / folder) for folder in ("", "tests", "benchmarks/peers")
+)
 
 from servers import PEERS, Tools, served
 
@@ -322,7 +324,9 @@ def _streams(rounds: Sequence[dict[str, Figures]]) -> list[str]:
     """Kept messages; in bold, how many times better SluiceMQ is."""
     titles = " | ".join(title for title, _share, _less in STREAMS.values())
     lines = ["", f"| streams | {titles} |", "|---" * (len(STREAMS) + 1) + "|"]
-    shown = [name for name in rounds[0] if any(case in each[name] for each in rounds for case in STREAMS)]
+    shown = [
+        name for name in rounds[0] if any(case in results[name] for results in rounds for case in STREAMS)
+    ]
     cells = {name: " | ".join(_cell(rounds, name, case) for case in STREAMS) for name in shown}
     return [*lines, *(f"| {name} | {text} |" for name, text in cells.items())]
 
@@ -370,7 +374,7 @@ def _plot(rounds: Sequence[dict[str, Figures]], file: Path) -> None:
     for axis, case in zip(axes, cases, strict=True):
         values = [[figures[name].get(case, 0.0) for figures in rounds] for name in names]
         colours = ["tab:orange" if name == OURS else "tab:blue" for name in names]
-        axis.barh(names, [statistics.median(each) for each in values], color=colours)
+        axis.barh(names, [statistics.median(value) for value in values], color=colours)
         axis.set_title(CASES[case][0], fontsize=10)
         axis.spines[["top", "right"]].set_visible(False)
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -30,7 +30,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-sys.path.extend(str(Path(__file__).resolve().parents[1] / each) for each in ("", "tests"))
+sys.path.extend(str(Path(__file__).resolve().parents[1] / folder) for folder in ("", "tests"))
 
 from sluicemq.client import Client
 from sluicemq.producer import Producer
@@ -88,13 +88,13 @@ def parts(scale: int) -> dict[str, Part]:
     behind = [0, 100_000 // scale, 1_000_000 // scale]
     delayed = 500_000 // scale
     return {
-        "ready": Part([_backlog(_DRAINED, each, 0) for each in behind], LEAST),
+        "ready": Part([_backlog(_DRAINED, backlog, 0) for backlog in behind], LEAST),
         "delayed": Part(
-            [_backlog(_DRAINED, 0, 0), *(_backlog(_DRAINED, each, delayed) for each in behind)], LEAST
+            [_backlog(_DRAINED, 0, 0), *(_backlog(_DRAINED, backlog, delayed) for backlog in behind)], LEAST
         ),
-        "queues": Part([_queues(200_000 // scale, each) for each in (1, 20, 200)]),
-        "library": Part([_library(100_000 // scale, each) for each in (1, 16, 100, 500)]),
-        "rep": Part([_rep(20_000 // scale, each) for each in (1, 16, 100, 500)]),
+        "queues": Part([_queues(200_000 // scale, queues) for queues in (1, 20, 200)]),
+        "library": Part([_library(100_000 // scale, prefetch) for prefetch in (1, 16, 100, 500)]),
+        "rep": Part([_rep(20_000 // scale, prefetch) for prefetch in (1, 16, 100, 500)]),
         "payloads": Part([_payload(kind, size, scale) for kind in ("both", "drain") for size in _SIZES]),
     }
 
@@ -196,8 +196,8 @@ def main() -> int:
         for case, row in cases.items()
         if row["failures"] or row.get("ratio", 1.0) < everything[name].least
     ]
-    for each in missed:
-        _err.print(f"MISSED {each}")
+    for bound in missed:
+        _err.print(f"MISSED {bound}")
     return 1 if missed else 0
 
 
@@ -253,7 +253,7 @@ def _summary(cases: Mapping[str, Found], case: str) -> dict[str, Any]:
     if not found.rounds:
         return {"failures": found.failures}
     row: dict[str, Any] = {name: round(_median(found.rounds, name), 3) for name in found.rounds[0]}
-    rates = [each["jobs_per_s"] for each in found.rounds]
+    rates = [result["jobs_per_s"] for result in found.rounds]
     row |= {"least": round(min(rates)), "most": round(max(rates)), "failures": found.failures}
     pairs = list(zip(found.rounds, first.rounds, strict=False))
     if pairs:
@@ -263,7 +263,7 @@ def _summary(cases: Mapping[str, Found], case: str) -> dict[str, Any]:
 
 
 def _median(rounds: Sequence[Figures], name: str) -> float:
-    return statistics.median(each[name] for each in rounds)
+    return statistics.median(result[name] for result in rounds)
 
 
 def _table(part: str, cases: Mapping[str, Found]) -> Table:

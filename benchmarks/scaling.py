@@ -23,7 +23,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.extend(str(Path(__file__).resolve().parents[1] / each) for each in ("", "tests"))
+sys.path.extend(str(Path(__file__).resolve().parents[1] / folder) for folder in ("", "tests"))
 
 from benchmarks.equal import mongod
 from pymongo import MongoClient
@@ -39,7 +39,7 @@ from support.broker_process import BrokerProcess
 READ, RESERVE = 0.009, 0.016
 #: Seconds of CPU of 1,000 jobs: in a broker; in mongod if they are inserted reserved; if they are claimed.
 IN_BROKER, RESERVED, CLAIMED = (
-    each / 1000 for each in (capacity.IN_BROKER["library"], capacity.RESERVED, capacity.CLAIMED)
+    ms / 1000 for ms in (capacity.IN_BROKER["library"], capacity.RESERVED, capacity.CLAIMED)
 )
 #: Seconds of CPU of a small statement in mongod.
 STATEMENT = 0.0002
@@ -72,9 +72,9 @@ class Backlog:
 
     def reserve(self, jobs: list[int]) -> int:
         """Reserve those of the jobs that are ready; return how many."""
-        won = [each for each in jobs if not self.reserved[each]]
-        for each in won:
-            self.reserved[each] = 1
+        won = [job for job in jobs if not self.reserved[job]]
+        for won_job in won:
+            self.reserved[won_job] = 1
         return len(won)
 
 
@@ -215,7 +215,7 @@ def measure(seconds: float = 30.0) -> None:
             before = _counted(mongo)
             time.sleep(seconds)
             found = (_counted(mongo) - before) / seconds
-        model = sum(statements(each, brokers, queues) for each in DUTIES)
+        model = sum(statements(duty, brokers, queues) for duty in DUTIES)
         print(
             f"measured, {brokers} brokers, {queues} queues: {found:6.1f}/s, model {model:6.1f}/s", flush=True
         )

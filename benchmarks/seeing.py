@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.extend(str(Path(__file__).resolve().parents[1] / each) for each in ("", "tests"))
+sys.path.extend(str(Path(__file__).resolve().parents[1] / folder) for folder in ("", "tests"))
 
 from sluicemq import Client, Producer
 from support.broker_process import BrokerProcess
@@ -81,7 +81,7 @@ def _measure(broker: BrokerProcess, client: Client) -> dict[str, dict[str, float
             for name, look in looks.items():
                 before = cpu_seconds(pids)
                 took[name].append(_seconds(look))
-                at_rest = [each * took[name][-1] for each in resting]
+                at_rest = [share * took[name][-1] for share in resting]
                 used[name].append(
                     [b - a - r for a, b, r in zip(before, cpu_seconds(pids), at_rest, strict=True)]
                 )
@@ -91,8 +91,8 @@ def _measure(broker: BrokerProcess, client: Client) -> dict[str, dict[str, float
             "median": statistics.median(seconds),
             "most": max(seconds),
             **{
-                of: statistics.median(each)
-                for of, each in zip(PROCESSES, zip(*used[name], strict=True), strict=True)
+                of: statistics.median(values)
+                for of, values in zip(PROCESSES, zip(*used[name], strict=True), strict=True)
             },
         }
         for name, seconds in took.items()

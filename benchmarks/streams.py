@@ -31,7 +31,7 @@ import zmq
 from bson.int64 import Int64
 from pymongo import MongoClient, WriteConcern
 
-sys.path.extend(str(Path(__file__).resolve().parents[1] / each) for each in ("", "tests"))
+sys.path.extend(str(Path(__file__).resolve().parents[1] / folder) for folder in ("", "tests"))
 
 from benchmarks.brokers import ANY_PORT, PAYLOAD, Way, insert, mongod
 from benchmarks.peers import PEERS, Sluice, System, Tools, served  # type: ignore[attr-defined] # not the folder
@@ -77,10 +77,10 @@ def main() -> int:
     missed = 0
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
     for part in options.parts or PARTS:
-        for each in PARTS[part](options):
-            value = f"{each.value:,.0f}" if each.value >= 100 else f"{each.value:.3g}"
-            print(f"{part:8} {each.name:58} {value:>10} {each.unit:3} {each.verdict}", flush=True)
-            missed += "MISSED" in each.verdict
+        for figure in PARTS[part](options):
+            value = f"{figure.value:,.0f}" if figure.value >= 100 else f"{figure.value:.3g}"
+            print(f"{part:8} {figure.name:58} {value:>10} {figure.unit:3} {figure.verdict}", flush=True)
+            missed += "MISSED" in figure.verdict
     print(f"load {os.getloadavg()[0]:.1f} at the end", flush=True)
     return 1 if missed else 0
 
@@ -96,7 +96,7 @@ def idle(options: argparse.Namespace) -> Iterator[Figure]:
         uri = stack.enter_context(mongod())
         broker = stack.enter_context(BrokerProcess(uri, "bench-streams", config=config))
         proxy = stack.enter_context(libzmq_proxy())
-        ends = [(each["frontend"][0], each["backend"][0]) for each in broker.devices]
+        ends = [(device["frontend"][0], device["backend"][0]) for device in broker.devices]
         ways = {
             "one majority insert": stack.enter_context(insert(uri)),
             "PUB to SUB, kept in a stream": stack.enter_context(pub_to_sub(*ends[0])),
@@ -104,9 +104,9 @@ def idle(options: argparse.Namespace) -> Iterator[Figure]:
             "PUB to SUB through libzmq's proxy": stack.enter_context(pub_to_sub(*proxy)),
         }
         took = in_turns(ways, 100 * options.rounds)
-    floor, kept, *_ = (statistics.median(each) for each in took.values())
-    for name, each in took.items():
-        yield Figure(f"{name}, p50", 1000 * statistics.median(each), "ms")
+    floor, kept, *_ = (statistics.median(rates) for rates in took.values())
+    for name, times in took.items():
+        yield Figure(f"{name}, p50", 1000 * statistics.median(times), "ms")
     yield Figure("kept over an insert", kept / floor, "x", most=1.3)
 
 
@@ -230,7 +230,7 @@ def log(options: argparse.Namespace) -> Iterator[Figure]:
                 for case in ("publish", "replay"):
                     took[f"{name} {case}"] += system.run(case, 20_000).values()
         took["replay"] += ours.run("replay", options.messages).values()
-    rates = {name: statistics.median(each) for name, each in took.items()}
+    rates = {name: statistics.median(values) for name, values in took.items()}
     for name, rate in rates.items():
         yield Figure(name, rate, "/s")
     replay = rates["replay"] / rates["drain"]
@@ -304,9 +304,9 @@ def relay(options: argparse.Namespace) -> Iterator[Figure]:
         for _ in range(options.rounds)
     ]
     yield Figure(
-        "relayed, 64 bytes", statistics.median(each["jobs_per_s"] for each in runs), "/s", least=400_000
+        "relayed, 64 bytes", statistics.median(run["jobs_per_s"] for run in runs), "/s", least=400_000
     )
-    yield Figure("by libzmq's proxy", statistics.median(each["proxy_jobs_per_s"] for each in runs), "/s")
+    yield Figure("by libzmq's proxy", statistics.median(run["proxy_jobs_per_s"] for run in runs), "/s")
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], Iterator[Figure]]] = {

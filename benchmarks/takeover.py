@@ -22,7 +22,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-sys.path.extend(str(Path(__file__).resolve().parents[1] / each) for each in ("", "tests"))
+sys.path.extend(str(Path(__file__).resolve().parents[1] / folder) for folder in ("", "tests"))
 
 from benchmarks.equal import mongod
 
@@ -67,7 +67,7 @@ def broker(lease: float) -> float:
         killed = time.monotonic()
         first.kill()
         wait_until(lambda: begun.keys() >= held, PATIENCE)
-        return max(begun[each] for each in held) - killed - lease
+        return max(begun[job] for job in held) - killed - lease
 
 
 def producer(_lease: float) -> float:
@@ -75,7 +75,7 @@ def producer(_lease: float) -> float:
     with ExitStack() as stack:
         uri = stack.enter_context(mongod())
         brokers = [stack.enter_context(BrokerProcess(uri, "bench")) for _ in range(2)]
-        doors = [each.doors["smq"] for each in brokers]
+        doors = [node.doors["smq"] for node in brokers]
         pushing = stack.enter_context(Producer(endpoint=",".join(doors)))
         longest = 0.0
         for number in range(400):
@@ -127,9 +127,9 @@ def main() -> None:
     for part in options.parts:
         measure, what = PARTS[part]
         found = [measure(options.lease) for _ in range(options.rounds)]
-        each = " ".join(f"{seconds:.2f}" for seconds in found)
+        listed = " ".join(f"{seconds:.2f}" for seconds in found)
         print(
-            f"{part}: {what}: median {statistics.median(found):.2f} s, most {max(found):.2f} s ({each}), "
+            f"{part}: {what}: median {statistics.median(found):.2f} s, most {max(found):.2f} s ({listed}), "
             f"load {os.getloadavg()[0]:.0f}",
             flush=True,
         )

@@ -170,7 +170,7 @@ def _by_job(found: dict[str, Notes], jobs: int) -> tuple[list[Notes], ...]:
     """For each job what each process has noted from its push on, up to the next one."""
     starts = [when for name, when in found["produce"] if name == "pushed"] + [sys.maxsize]
     return tuple(
-        [[each for each in seen if starts[job] <= each[1] < starts[job + 1]] for job in range(jobs)]
+        [[entry for entry in seen if starts[job] <= entry[1] < starts[job + 1]] for job in range(jobs)]
         for seen in found.values()
     )
 
@@ -179,7 +179,9 @@ def _row(*seen: Notes) -> list[int] | None:
     """When the job has passed each point, if it has passed them in order."""
     row: list[int] = []
     for name in POINTS:
-        later = [when for each in seen for point, when in each if point == name and when >= (row or [0])[-1]]
+        later = [
+            when for points in seen for point, when in points if point == name and when >= (row or [0])[-1]
+        ]
         if not later:
             return None
         row.append(min(later))

@@ -58,9 +58,9 @@ def main() -> None:
         for what in kinds:
             with ExitStack() as stack:
                 pair = [
-                    stack.enter_context(closing(what(each, options.subscribers))) for each in (one, topics)
+                    stack.enter_context(closing(what(topic, options.subscribers))) for topic in (one, topics)
                 ]
-                costs = [[each.cost(options.messages, draw) for each in pair] for _ in range(options.rounds)]
+                costs = [[side.cost(options.messages, draw) for side in pair] for _ in range(options.rounds)]
                 a, b = (statistics.median(column) for column in zip(*costs, strict=True))
                 print(f"{name}: {what.__name__.lower()} {a:.2f} and {b:.2f}, {b / a:.1f} times", flush=True)
 

@@ -62,9 +62,9 @@ class Rooms(_ImportContract):
     open: Any = fields.ListField(subfield=fields.StringField(), required=False)
 
     def refused(self, graph: ImportGraph) -> Iterator[str]:
-        stairs = [Stair.read(each) for each in self.stairs]
+        stairs = [Stair.read(text) for text in self.stairs]
         for stair in stairs:
-            folders = [each for each in graph.find_children(stair.package) if graph.find_children(each)]
+            folders = [child for child in graph.find_children(stair.package) if graph.find_children(child)]
             yield from without_step(stair, folders)
             yield from upwards(stair, _imports(graph))
             yield from behind_the_door(stair, _imports(graph), self.open or ())
@@ -77,16 +77,16 @@ class Borders(_ImportContract):
     libraries: Any = fields.ListField(subfield=fields.StringField())
 
     def refused(self, graph: ImportGraph) -> Iterator[str]:
-        for each in self.libraries:
-            libraries, modules = ([one.strip() for one in part.split(",")] for part in each.split(":"))
+        for rule in self.libraries:
+            libraries, modules = ([one.strip() for one in part.split(",")] for part in rule.split(":"))
             yield from across(libraries, modules, _imports(graph))
 
 
 def without_step(stair: Stair, folders: Iterable[str]) -> Iterator[str]:
     """Yield the folders that have no step."""
-    for each in folders:
-        if stair.child(each) not in stair.steps:
-            yield f"{each} has no step in the stair of {stair.package}"
+    for folder in folders:
+        if stair.child(folder) not in stair.steps:
+            yield f"{folder} has no step in the stair of {stair.package}"
 
 
 def upwards(stair: Stair, imports: Imports) -> Iterator[str]:
@@ -103,14 +103,16 @@ def behind_the_door(stair: Stair, imports: Imports, opened: Iterable[str]) -> It
         room = f"{stair.package}.{stair.child(imported)}"
         if room == imported or not stair.child(imported) or _within(importer, room):
             continue
-        if not any(fnmatchcase(room, each) for each in opened):
+        if not any(fnmatchcase(room, pattern) for pattern in opened):
             yield f"{importer} imports {imported}: others see of {room} what it exports"
 
 
 def across(libraries: Iterable[str], modules: Iterable[str], imports: Imports) -> Iterator[str]:
     """Yield imports of libraries by other modules than these."""
     for importer, imported in imports:
-        if imported.partition(".")[0] in libraries and not any(_within(importer, each) for each in modules):
+        if imported.partition(".")[0] in libraries and not any(
+            _within(importer, module) for module in modules
+        ):
             yield f"{importer} imports {imported}, which stays in {', '.join(modules)}"
 
 

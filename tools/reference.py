@@ -61,7 +61,7 @@ _MEANING: Final = "meaning, and what it may be"
 
 def verbs() -> dict[bytes, Needs]:
     """Return what each verb of SMQ/1 needs."""
-    own = {name: each.needs for name, each in {**VERBS, **ADMIN_VERBS}.items()}
+    own = {name: verb.needs for name, verb in {**VERBS, **ADMIN_VERBS}.items()}
     return {**own, **NEEDS}
 
 
@@ -101,7 +101,7 @@ class _Nothing:
 def _table(rows: Iterable[_Row]) -> str:
     """Return a table; the rows have equal keys."""
     listed = list(rows)
-    lines = [list(listed[0]), ["---"] * len(listed[0]), *(list(each.values()) for each in listed)]
+    lines = [list(listed[0]), ["---"] * len(listed[0]), *(list(row.values()) for row in listed)]
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
@@ -180,7 +180,7 @@ def _json(value: Any) -> str:
 
 
 def _settings(kind: type, more: Callable[[str], _Row] = lambda _key: {}, *, live: bool = True) -> str:
-    return _table(_setting(key, each, more(key), live=live) for key, each in settings_of(kind).items())
+    return _table(_setting(key, field, more(key), live=live) for key, field in settings_of(kind).items())
 
 
 def _paths() -> str:
@@ -255,11 +255,11 @@ def _nouns() -> str:
     kinds = _namespaces()
     return _table(
         {
-            "method": f"`{each.method}({_parameters(getattr(kinds[each.noun], each.name))})`",
-            "does": _first_sentence(getattr(kinds[each.noun], each.name)),
-            "command": f"`{each.command}`" if each.command else "",
+            "method": f"`{verb.method}({_parameters(getattr(kinds[verb.noun], verb.name))})`",
+            "does": _first_sentence(getattr(kinds[verb.noun], verb.name)),
+            "command": f"`{verb.command}`" if verb.command else "",
         }
-        for each in NOUNS
+        for verb in NOUNS
     )
 
 
@@ -272,13 +272,13 @@ def _namespaces() -> dict[str, type]:
 def _parameters(function: Callable[..., Any]) -> str:
     """Return the parameters that must be given, and the names of the others."""
     found = list(inspect.signature(function).parameters.values())[1:]
-    return ", ".join(_parameter(each) for each in found)
+    return ", ".join(_parameter(parameter) for parameter in found)
 
 
-def _parameter(each: inspect.Parameter) -> str:
-    if each.kind is each.VAR_KEYWORD:
-        return f"**{each.name}"
-    return each.name if each.default is each.empty else f"{each.name}=…"
+def _parameter(parameter: inspect.Parameter) -> str:
+    if parameter.kind is parameter.VAR_KEYWORD:
+        return f"**{parameter.name}"
+    return parameter.name if parameter.default is parameter.empty else f"{parameter.name}=…"
 
 
 def _first_sentence(function: Callable[..., Any]) -> str:
@@ -305,7 +305,9 @@ def _told(kind: type) -> str:
 
 
 def _fields(kind: type[rows.Row]) -> str:
-    names = [f"{each.encode_name}{'' if each.required else '?'}: {_type(each.type)}" for each in fields(kind)]
+    names = [
+        f"{field.encode_name}{'' if field.required else '?'}: {_type(field.type)}" for field in fields(kind)
+    ]
     opening, closing = "[]" if kind.__struct_config__.array_like else "{}"
     return textwrap.fill(f"{opening}{', '.join(names)}{closing}", 100)
 
@@ -314,7 +316,7 @@ def _type(kind: Any) -> str:
     """Return a type as the protocol's page writes it."""
     if kind is type(None):
         return "nil"
-    inner = [each for each in get_args(kind) if each not in (..., UnsetType)]
+    inner = [arg for arg in get_args(kind) if arg not in (..., UnsetType)]
     if get_origin(kind) in (tuple, list):
         return f"[{_type(inner[0])}, …]"
     if get_origin(kind) is dict:
@@ -395,10 +397,14 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
         {
             "collection": f"`{name}`",
             "has": _HAS[name],
-            "bound": each.bound,
-            "at the bound": "the oldest go" if each.dates else "new ones are refused" if each.most else "",
+            "bound": collection.bound,
+            "at the bound": "the oldest go"
+            if collection.dates
+            else "new ones are refused"
+            if collection.most
+            else "",
         }
-        for name, each in COLLECTIONS.items()
+        for name, collection in COLLECTIONS.items()
     ),
     "verbs": lambda: _table(_act(name.decode(), "verb", needs) for name, needs in verbs().items()),
     "paths": _paths,

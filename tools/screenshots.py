@@ -172,8 +172,8 @@ def _remember(uri: str) -> None:
     minutes = [*range(int(now // 60) - 1440, int(now // 60) + 1)]
     hours = [hour * 60 for hour in range(int(now // 3600) - 720, int(now // 3600) - 24)]
     for number, subject in enumerate(subjects):
-        rows = [MinuteCounts(subject, each, *_minute(number, each, 1)) for each in minutes]
-        rows += [MinuteCounts(subject, each, *_minute(number, each, 60)) for each in hours]
+        rows = [MinuteCounts(subject, minute, *_minute(number, minute, 1)) for minute in minutes]
+        rows += [MinuteCounts(subject, hour, *_minute(number, hour, 60)) for hour in hours]
         store.add("pictures", number + 1, rows)
     today = day_of(now)
     assert store.days(subjects[0], today - timedelta(days=31), today)

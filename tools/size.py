@@ -67,7 +67,7 @@ def main() -> int:
             for module in size.lonely:
                 print(f"{module}  <-  {next(iter(importers[module]))}")
     budgets = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["size"]
-    problems = [each for name, size in packages.items() for each in compare(name, size, budgets[name])]
+    problems = [problem for name, size in packages.items() for problem in compare(name, size, budgets[name])]
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0
@@ -85,7 +85,7 @@ def measure() -> tuple[dict[str, Size], dict[str, set[str]]]:
     sizes: dict[str, Size] = defaultdict(Size)
     for name, path in modules.items():
         is_room = path.name == "__init__.py"
-        others = [each for each in importers[name] if modules[each].name != "__init__.py"]
+        others = [importer for importer in importers[name] if modules[importer].name != "__init__.py"]
         exported = len(others) < len(importers[name])
         lonely = [name] if len(others) == 1 and not (is_room or exported) else []
         sizes[_room(name, path)] += Size(code_lines(path.read_text()), constants(trees[name]), 1, lonely)
@@ -107,9 +107,9 @@ def code_lines(source: str) -> int:
     docstrings: set[int] = set()
     for node in ast.walk(ast.parse(source)):
         body = getattr(node, "body", None)
-        for each in body if isinstance(body, list) else []:
-            if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
-                docstrings.update(range(each.lineno, (each.end_lineno or 0) + 1))
+        for statement in body if isinstance(body, list) else []:
+            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+                docstrings.update(range(statement.lineno, (statement.end_lineno or 0) + 1))
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in _NO_CODE:
@@ -125,7 +125,7 @@ def constants(tree: ast.Module) -> int:
         if isinstance(node, ast.Assign | ast.AnnAssign)
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
     ]
-    return sum(isinstance(each, ast.Name) and each.id.isupper() for each in targets)
+    return sum(isinstance(target, ast.Name) and target.id.isupper() for target in targets)
 
 
 def _modules() -> Iterator[tuple[str, Path]]:
@@ -144,11 +144,11 @@ def _imports(tree: ast.Module, modules: dict[str, Path]) -> Iterator[str]:
     """Yield the modules of ours that a module imports."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            for each in node.names:
-                inner = f"{node.module}.{each.name}"
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
                 yield inner if inner in modules else node.module
         elif isinstance(node, ast.Import):
-            yield from (each.name for each in node.names if each.name in modules)
+            yield from (alias.name for alias in node.names if alias.name in modules)
 
 
 def _row(name: str, size: Size) -> str:

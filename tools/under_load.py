@@ -64,7 +64,7 @@ def main() -> int:
             runs.append(run(given.pytest or ARGUMENTS))
             print(_line(number + 1, runs[-1]), flush=True)
     print(table(runs))
-    return 1 if any(each.failed for each in runs) else 0
+    return 1 if any(run.failed for run in runs) else 0
 
 
 @contextmanager
@@ -100,7 +100,7 @@ def results(report: Path) -> tuple[int, list[str]]:
     """How many tests passed, by a report in JUnit's form, and the names of those that did not."""
     passed, failed = 0, []
     for case in ET.parse(report).iter("testcase"):  # noqa: S314 - pytest wrote it
-        outcomes = {each.tag for each in case}
+        outcomes = {result.tag for result in case}
         if outcomes & {"failure", "error"}:
             failed.append(f"{case.get('classname')}::{case.get('name')}")
         elif "skipped" not in outcomes:
@@ -110,8 +110,8 @@ def results(report: Path) -> tuple[int, list[str]]:
 
 def table(runs: list[Run]) -> str:
     """A line for each run, then how often each test failed."""
-    lines = [_line(number, each) for number, each in enumerate(runs, 1)]
-    counts = Counter(name for each in runs for name in set(each.failed))
+    lines = [_line(number, run) for number, run in enumerate(runs, 1)]
+    counts = Counter(name for run in runs for name in set(run.failed))
     lines += [f"{count:3} of {len(runs)}  {name}" for name, count in counts.most_common()]
     lines.append("no test failed" if not counts else f"{len(counts)} tests failed")
     return "\n".join(lines)

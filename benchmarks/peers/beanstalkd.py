@@ -28,7 +28,7 @@ class Connection:
         return self._replies.readline().split()
 
     def put(self, payloads: list[bytes]) -> None:
-        self.send(b"".join(b"put 1000 0 60 %d\r\n%s\r\n" % (len(each), each) for each in payloads))
+        self.send(b"".join(b"put 1000 0 60 %d\r\n%s\r\n" % (len(payload), payload) for payload in payloads))
         for _ in payloads:
             _expect(self.reply(), b"INSERTED")
 
@@ -36,10 +36,10 @@ class Connection:
         """Wait for one job, then take what else is there."""
         self.send(b"reserve-with-timeout %d\r\n" % patience + b"reserve-with-timeout 0\r\n" * (most - 1))
         replies = [self._reserved() for _ in range(most)]
-        return [each for each in replies if each]
+        return [reply for reply in replies if reply]
 
     def delete(self, ids: list[bytes]) -> None:
-        self.send(b"".join(b"delete %s\r\n" % each for each in ids))
+        self.send(b"".join(b"delete %s\r\n" % job_id for job_id in ids))
         for _ in ids:
             _expect(self.reply(), b"DELETED")
 
@@ -53,7 +53,7 @@ class Connection:
 def reset(_run: Run) -> None:
     connection = Connection()
     while found := connection.reserve(BATCH, 0):
-        connection.delete([each[0] for each in found])
+        connection.delete([row[0] for row in found])
 
 
 def push_one(run: Run) -> None:
@@ -79,7 +79,7 @@ def work(run: Run) -> None:
         found = connection.reserve(min(most, run.left), 1)
         for _id, payload in found:
             run.took(payload)
-        connection.delete([each[0] for each in found])
+        connection.delete([row[0] for row in found])
         run.done += len(found)
         most = PIPELINE if len(found) == most else 1
 

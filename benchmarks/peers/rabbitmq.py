@@ -83,7 +83,7 @@ class Pipelined:
         self._apart.add(tag)
         if many:
             self._confirmed_to = max(self._confirmed_to, tag)
-            self._apart = {each for each in self._apart if each > tag}
+            self._apart = {receipt for receipt in self._apart if receipt > tag}
         while self._confirmed_to + 1 in self._apart:
             self._confirmed_to += 1
             self._apart.discard(self._confirmed_to)

@@ -154,7 +154,11 @@ class Tools:
             check=False,
         ).stdout
         pairs = [line.partition("==")[::2] for line in listed.splitlines()]
-        return {name: version for name, version in pairs if name in {each.partition("[")[0] for each in _PIP}}
+        return {
+            name: version
+            for name, version in pairs
+            if name in {requirement.partition("[")[0] for requirement in _PIP}
+        }
 
 
 @contextmanager

@@ -50,7 +50,7 @@ def locked(extras: str) -> dict[tuple[str, str], set[str]]:
     needed = [*BESIDE, *requirements(extras.split(","))]
     found: dict[tuple[str, str], set[str]] = {}
     for machine in PLATFORMS.values():
-        if machine != "x86_64" and any(OF_AMD64 in each for each in needed):
+        if machine != "x86_64" and any(OF_AMD64 in line for line in needed):
             continue
         for python in PYTHONS:
             with tempfile.TemporaryDirectory() as folder:
@@ -69,9 +69,9 @@ def requirements(extras: list[str]) -> Iterator[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     yield from project["dependencies"]
     for extra in extras:
-        for each in project["optional-dependencies"][extra]:
-            own = re.fullmatch(r"sluicemq\[(.*)\]", each)
-            yield from requirements(own[1].split(",")) if own else (each.partition(";")[0],)
+        for requirement in project["optional-dependencies"][extra]:
+            own = re.fullmatch(r"sluicemq\[(.*)\]", requirement)
+            yield from requirements(own[1].split(",")) if own else (requirement.partition(";")[0],)
 
 
 def download(folder: Path, machine: str, python: str, needed: list[str]) -> None:
@@ -96,7 +96,9 @@ def lines(found: dict[tuple[str, str], set[str]]) -> Iterator[str]:
     """Yield the lines of a file of requirements."""
     for (name, version), hashes in sorted(found.items()):
         yield (
-            f"{name}=={version}" + "".join(f" \\\n    --hash=sha256:{each}" for each in sorted(hashes)) + "\n"
+            f"{name}=={version}"
+            + "".join(f" \\\n    --hash=sha256:{digest}" for digest in sorted(hashes))
+            + "\n"
         )
 
 

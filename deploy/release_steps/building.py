@@ -33,8 +33,8 @@ def build(checkout: Path, dist: Path) -> None:
         run(python, "-m", "pip", "install", "--quiet", "build")
         for name, project in PROJECTS.items():
             say(f"building sdist and wheel of {name}, twice")
-            for each in (dist, again / "dist"):
-                _build_once(python, checkout, project, each, epoch)
+            for folder in (dist, again / "dist"):
+                _build_once(python, checkout, project, folder, epoch)
         if different := differences(dist, again / "dist"):
             fail(f"a second build has other bytes: {', '.join(different)}")
 
@@ -57,20 +57,20 @@ def copy_sources(checkout: Path, folder: Path) -> None:
 def normalize(sdist: Path, epoch: int) -> None:
     """Write an sdist again: its files in order of their names, with this time, of nobody."""
     with tarfile.open(sdist) as packed:
-        members = sorted(packed.getmembers(), key=lambda each: each.name)
-        contents = {each.name: file.read() for each in members if (file := packed.extractfile(each))}
+        members = sorted(packed.getmembers(), key=lambda member: member.name)
+        contents = {member.name: file.read() for member in members if (file := packed.extractfile(member))}
     with (
         sdist.open("wb") as raw,
         gzip.GzipFile("", "wb", mtime=epoch, fileobj=raw) as zipped,
         tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as packed,
     ):
-        for each in members:
-            _add(packed, each, contents.get(each.name), epoch)
+        for member in members:
+            _add(packed, member, contents.get(member.name), epoch)
 
 
 def differences(one: Path, other: Path) -> list[str]:
     """Return the names of files that only one of two folders has, or that differ."""
-    left, right = ({each.name: digest(each) for each in folder.iterdir()} for folder in (one, other))
+    left, right = ({file.name: digest(file) for file in folder.iterdir()} for folder in (one, other))
     return sorted(name for name in left | right if left.get(name) != right.get(name))
 
 

@@ -90,7 +90,7 @@ def write_control(checkout: Path, root: Path, version: str) -> str:
     """Write what ``dpkg`` reads of a package; returns its architecture."""
     architecture = run("dpkg", "--print-architecture").strip()
     minor = int(run(PYTHON, "-c", "import sys; print(sys.version_info.minor)"))
-    size = sum(each.lstat().st_size for each in root.rglob("*") if each.is_file()) // 1024
+    size = sum(file.lstat().st_size for file in root.rglob("*") if file.is_file()) // 1024
     text = (checkout / "deploy/debian/control").read_text()
     values = {
         "VERSION": version, "ARCHITECTURE": architecture, "SIZE": str(size),

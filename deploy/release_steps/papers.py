@@ -57,14 +57,14 @@ def complete(bill: dict[str, Any], version: str) -> dict[str, Any]:
     """Return a bill in which all packages have their address on the index, and none a folder from here."""
     own = bill["metadata"]["component"]
     own["version"] = version  # it is not in pyproject.toml
-    for each in (own, *bill["components"]):
-        each.setdefault("purl", f"pkg:pypi/{each['name']}@{each['version']}")
-        references = each.get("externalReferences", [])
-        each["externalReferences"] = [one for one in references if not one["url"].startswith("file:")]
+    for part in (own, *bill["components"]):
+        part.setdefault("purl", f"pkg:pypi/{part['name']}@{part['version']}")
+        references = part.get("externalReferences", [])
+        part["externalReferences"] = [one for one in references if not one["url"].startswith("file:")]
     return bill
 
 
 def write_sums(dist: Path) -> None:
     """Write the SHA-256 of each file, as `sha256sum --check` reads it."""
-    files = sorted(each for each in dist.iterdir() if each.name != SUMS)
-    (dist / SUMS).write_text("".join(f"{digest(each)}  {each.name}\n" for each in files))
+    files = sorted(file for file in dist.iterdir() if file.name != SUMS)
+    (dist / SUMS).write_text("".join(f"{digest(file)}  {file.name}\n" for file in files))

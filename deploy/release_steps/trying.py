@@ -31,9 +31,9 @@ TIMEOUT = 120
 def find_pythons() -> list[str]:
     """Return the Pythons on the PATH, and those of pyenv, that this project supports."""
     found = {name: shutil.which(name) for name in PYTHONS}
-    for each in sorted(Path.home().glob(".pyenv/versions/3.*/bin/python3.*")):
-        if each.name in found and not runs(found[each.name]):
-            found[each.name] = str(each)
+    for python in sorted(Path.home().glob(".pyenv/versions/3.*/bin/python3.*")):
+        if python.name in found and not runs(found[python.name]):
+            found[python.name] = str(python)
     pythons = [path for path in found.values() if path and runs(path)]
     return pythons or fail(f"none of {', '.join(PYTHONS)} was found")
 
@@ -76,11 +76,13 @@ def audit(python: Path) -> None:
     except ValueError:
         say(f"SKIPPED: pip-audit reaches no index: {done.stderr.strip().rpartition(chr(10))[2][:200]}")
         return
-    known = [each for each in found if "vulns" in each]
-    if vulnerable := [each for each in known if each["vulns"]]:
-        fail("\n".join(f"{each['name']} {each['version']}: {each['vulns']}" for each in vulnerable))
+    known = [package for package in found if "vulns" in package]
+    if vulnerable := [package for package in known if package["vulns"]]:
+        fail(
+            "\n".join(f"{package['name']} {package['version']}: {package['vulns']}" for package in vulnerable)
+        )
     own_names = {"sluicemq", "sluicemq-bench"}
-    skipped = sorted({each["name"] for each in found if each not in known} - own_names)
+    skipped = sorted({package["name"] for package in found if package not in known} - own_names)
     say(f"pip-audit: nothing known about {len(known)} packages" if known else "SKIPPED: pip-audit knows none")
     if known and skipped:
         say(f"pip-audit could not look at {', '.join(skipped)}")
@@ -90,14 +92,14 @@ def lowest_versions(wheels: list[Path]) -> list[str]:
     """Return the requirements of the wheels, like `pymongo>=4.19; extra == "broker"`, as `pymongo==4.19`."""
     lines = [line for wheel in wheels for line in _requirements(wheel)]
     found = [re.match(r"([\w.-]+)\s*>=\s*([\w.]+)", line) for line in lines]
-    return sorted({f"{each[1]}=={each[2]}" for each in found if each})
+    return sorted({f"{match[1]}=={match[2]}" for match in found if match})
 
 
 def _requirements(wheel: Path) -> list[str]:
     with zipfile.ZipFile(wheel) as packed:
-        name = next(each for each in packed.namelist() if each.endswith(".dist-info/METADATA"))
+        name = next(file for file in packed.namelist() if file.endswith(".dist-info/METADATA"))
         metadata = email.parser.BytesParser().parsebytes(packed.read(name))
-    return [str(each) for each in metadata.get_all("Requires-Dist", [])]
+    return [str(requirement) for requirement in metadata.get_all("Requires-Dist", [])]
 
 
 class FirstJob:

@@ -97,7 +97,7 @@ class Database:
 
     def sums(self) -> Sums:
         """Return all sums that are not zero."""
-        found = ((*each["_id"].split(" "), each["count"]) for each in self._sums.find({"count": {"$ne": 0}}))
+        found = ((*row["_id"].split(" "), row["count"]) for row in self._sums.find({"count": {"$ne": 0}}))
         return Counter({(tag, place): count for tag, place, count in found})
 
 
@@ -120,7 +120,7 @@ def changes(documents: int, tags: int, count: int, seed: int) -> Iterator[tuple[
 
     def drawn() -> dict[str, Any]:
         chosen = draw.sample(range(tags), min(10, tags))
-        return {"location": draw.choice(LOCATIONS), "tags": [f"tag{each}" for each in sorted(chosen)]}
+        return {"location": draw.choice(LOCATIONS), "tags": [f"tag{number}" for number in sorted(chosen)]}
 
     for number in range(documents + count):
         document = number if number < documents else draw.randrange(documents)
@@ -191,7 +191,11 @@ def check(options: argparse.Namespace) -> None:
     if database.sums() != expected:
         sys.exit("the sums are wrong")
     with Client(endpoint=options.endpoint) as client:
-        behind = next(each.behind for each in client.subscriptions.list(STREAM) if each.name == NAME)
+        behind = next(
+            subscription.behind
+            for subscription in client.subscriptions.list(STREAM)
+            if subscription.name == NAME
+        )
     print(f"{len(expected)} sums are right, as of change {last}; {behind} changes are not in them yet")
 
 

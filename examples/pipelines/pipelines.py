@@ -53,7 +53,7 @@ def remind(job: Job) -> bytes:
 def split(job: Job) -> FanOut:
     """Split a list of orders: each line is an order, and the list is done when all are."""
     orders = job.json()
-    children = [Forward("orders", json.dumps(each).encode()) for each in orders]
+    children = [Forward("orders", json.dumps(order).encode()) for order in orders]
     return FanOut(*children, result=f"all {len(children)} are seen to".encode())
 
 

@@ -67,7 +67,7 @@ def main(lines: dict[str, int]) -> str:
 if __name__ == "__main__":
     try:
         with app:
-            wanted = [each.partition("=") for each in sys.argv[2:]]
+            wanted = [order.partition("=") for order in sys.argv[2:]]
             print(main({item: int(count) for item, _, count in wanted}))
     except DeadError as error:
         sys.exit(str(error))

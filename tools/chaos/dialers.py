@@ -50,4 +50,4 @@ def sockets_of(pid: int) -> frozenset[int]:
         for entry in entries:
             with suppress(OSError):  # closed meanwhile
                 found.append(os.readlink(entry.path))  # noqa: PTH115 - there are hundreds
-    return frozenset(int(each[8:-1]) for each in found if each.startswith("socket:["))
+    return frozenset(int(link[8:-1]) for link in found if link.startswith("socket:["))

@@ -332,8 +332,8 @@ class OfLinks(Fault):
 
     def victims(self, may: Mapping[str, frozenset[str]]) -> list[list[str]]:
         kinds = [product(BROKERS, NODES), combinations(NODES, 2), product(may, BROKERS)]
-        kinds += [product(BROKERS, [each]) for each in ("nodes", "clients")]
-        kinds += [product(NODES, [each]) for each in ("nodes", "brokers")]
+        kinds += [product(BROKERS, [link_end]) for link_end in ("nodes", "clients")]
+        kinds += [product(NODES, [link_end]) for link_end in ("nodes", "brokers")]
         return [[f"{one} ~ {other}" for one, other in kind] for kind in kinds]
 
     def touches(self, victim: str) -> frozenset[str]:
@@ -440,7 +440,7 @@ def _pairs(victim: str, programs: Iterable[str]) -> list[tuple[str, str]]:
     """Return the two places of each link that a victim names."""
     one, other = victim.split(" ~ ")
     groups = {"nodes": NODES, "brokers": BROKERS, "clients": programs}
-    return [(one, each) for each in groups.get(other, [other]) if each != one]
+    return [(one, other) for other in groups.get(other, [other]) if other != one]
 
 
 def _place(name: str) -> str:

@@ -92,7 +92,7 @@ STREAM_RATE: Final = 6.0
 OTHERS_RATE: Final = 6.0
 #: Queues where ids stay known: a repeated push makes no second job, however late it is.
 REMEMBERING: Final = frozenset(
-    name for name, each in ALL.items() if each.settings.keys() & {"keep_done", "remember"}
+    name for name, feature in ALL.items() if feature.settings.keys() & {"keep_done", "remember"}
 )
 #: States in which a job of each queue is not done yet; a dead letter that moves on is not, either.
 UNFINISHED: Final = {
@@ -105,7 +105,7 @@ _ENDLESS: Final = {"max_attempts": 0, "max_losses": 1_000_000, "backoff": "none"
 def configuration() -> dict[str, Any]:
     """Return what every broker of the run is configured with; devices have a ``name``, and no addresses."""
     return {
-        "queues": {"*": dict(_ENDLESS), **{name: dict(each.settings) for name, each in ALL.items()}},
+        "queues": {"*": dict(_ENDLESS), **{name: dict(feature.settings) for name, feature in ALL.items()}},
         "devices": [
             {"name": ASKED, "kind": "queue", "queue": ASKED, "envelope": "full"},
             {"name": PULLED, "kind": "streamer", "queue": PULLED, "envelope": "full", "ack": "explicit"},

@@ -48,9 +48,7 @@ def figures(ledger: Ledger, folder: Path) -> Figures:
     """Return the figures from the first push to the last end of a job."""
     began = min((fact.at for fact in ledger.pushed.values()), default=0.0)
     ends = {
-        key: min(each.ended.at for each in runs if each.ended)
-        for key, runs in ledger.runs.items()
-        if _any(runs)
+        key: min(run.ended.at for run in runs if run.ended) for key, runs in ledger.runs.items() if _any(runs)
     }
     seconds = max((int(at - began) for at in ends.values()), default=0) + 1
     confirmed = [
@@ -73,8 +71,10 @@ def figures(ledger: Ledger, folder: Path) -> Figures:
 def faults(ledger: Ledger, began: float, seconds: float) -> list[Disturbance]:
     """Return the faults in seconds from the begin, cut at the end."""
     return [
-        each._replace(begin=max(0.0, each.begin - began), end=min(seconds, each.end - began))
-        for each in ledger.disturbances
+        disturbance._replace(
+            begin=max(0.0, disturbance.begin - began), end=min(seconds, disturbance.end - began)
+        )
+        for disturbance in ledger.disturbances
     ]
 
 
@@ -86,7 +86,7 @@ def healed(folder: Path, began: float) -> float | None:
 
 
 def _any(runs: Sequence[object]) -> bool:
-    return any(getattr(each, "ended", None) for each in runs)
+    return any(getattr(run, "ended", None) for run in runs)
 
 
 def _sure(ledger: Ledger, key: tuple[str, str]) -> books.Fact | None:

@@ -26,13 +26,13 @@ _MOST_IN_WINDOW: Final = features.RATE * _WINDOW + 2 * features.BURST + 3 * max(
 _MOST_OF_A_KIND: Final = 50
 _REFUSALS: Final = ("UNAVAILABLE", "UNCERTAIN", "TIMEOUT")
 #: Refusals that are promised: of what was there, and of a stream without a bound while a disk is full.
-_MEANT: Final = {(features.DEDUPED, "DUPLICATE"), *((each, "QUEUE_FULL") for each in features.STREAMS)}
+_MEANT: Final = {(features.DEDUPED, "DUPLICATE"), *((stream, "QUEUE_FULL") for stream in features.STREAMS)}
 
 
 def job_checks(ledger: Ledger) -> Iterator[Breach]:
     """Yield all breaches that the books of jobs show."""
-    for each in _CHECKS:
-        yield from islice(each(ledger), _MOST_OF_A_KIND)
+    for check in _CHECKS:
+        yield from islice(check(ledger), _MOST_OF_A_KIND)
 
 
 # ------------------------------------------------------------------ lost, unexpected
@@ -42,11 +42,9 @@ def lost(ledger: Ledger) -> Iterator[Breach]:
     """Yield the jobs that were confirmed, and never done."""
     for key in ledger.confirmed.keys() | ledger.settled.keys():
         if missing := [
-            each for each, verdicts in _has_to_end(ledger, key) if not ledger.first_end(each, *verdicts)
+            end for end, verdicts in _has_to_end(ledger, key) if not ledger.first_end(end, *verdicts)
         ]:
-            text = (
-                f"job {key[1]} was confirmed, and has not ended in {', '.join(each[0] for each in missing)}"
-            )
+            text = f"job {key[1]} was confirmed, and has not ended in {', '.join(end[0] for end in missing)}"
             yield Breach("lost", text, ledger.story(key))
 
 
@@ -179,11 +177,11 @@ def _single_runs(ledger: Ledger, queue: str) -> list[Run]:
 
 def _too_many_at_once(limit: str, most: int, runs: Iterable[Run]) -> Iterator[Breach]:
     at_work: list[Run] = []
-    for run in sorted((each for each in runs if each.ended), key=lambda each: each.begun.at):
-        at_work = [each for each in at_work if each.ended and each.ended.at > run.begun.at]
+    for run in sorted((run for run in runs if run.ended), key=lambda run: run.begun.at):
+        at_work = [other for other in at_work if other.ended and other.ended.at > run.begun.at]
         at_work.append(run)
         if len(at_work) > most:
-            evidence = [f"{each.begun}, until {each.ended and each.ended.at:.3f}" for each in at_work]
+            evidence = [f"{other.begun}, until {other.ended and other.ended.at:.3f}" for other in at_work]
             yield Breach("limit", f"{len(at_work)} jobs ran at once, {limit} is {most}", evidence)
 
 
@@ -195,7 +193,7 @@ def _too_fast(begun: list[Fact]) -> Iterator[Breach]:
             window.popleft()
         if len(window) > _MOST_IN_WINDOW:
             text = f"{len(window)} jobs began in {_WINDOW} s, the rate allows {_MOST_IN_WINDOW:.0f}"
-            yield Breach("limit", text, [str(each) for each in window])
+            yield Breach("limit", text, [str(run) for run in window])
             window.clear()
 
 
@@ -229,9 +227,11 @@ def hung(ledger: Ledger) -> Iterator[Breach]:
         if fact.what == books.CALLED and fact.about["seconds"] > fact.about["timeout"] + _HUNG:
             since = fact.at - fact.about["seconds"]
             frozen = [
-                each
-                for each in ledger.disturbances
-                if each.victim == fact.program and each.begin < fact.at and each.end > since
+                disturbance
+                for disturbance in ledger.disturbances
+                if disturbance.victim == fact.program
+                and disturbance.begin < fact.at
+                and disturbance.end > since
             ]
             if not frozen:
                 text = f"a call of {fact.id} took {fact.about['seconds']} s"

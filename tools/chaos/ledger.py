@@ -45,7 +45,7 @@ class Disturbance(NamedTuple):
     @property
     def delays(self) -> bool:
         """Return whether something may arrive late by it: it stops or cuts off, and kills nothing."""
-        return not any(each in self.name.lower() for each in _ENDING)
+        return not any(word in self.name.lower() for word in _ENDING)
 
 
 @dataclass(slots=True)
@@ -95,9 +95,9 @@ class Ledger:
 
     def may_be_late(self, since: float, until: float) -> Disturbance | None:
         """Return a fault by which what was sent before ``since`` may have arrived as late as ``until``."""
-        for each in self.disturbances:
-            if each.delays and each.begin <= since and until <= each.end + _SETTLING:
-                return each
+        for disturbance in self.disturbances:
+            if disturbance.delays and disturbance.begin <= since and until <= disturbance.end + _SETTLING:
+                return disturbance
         return None
 
     def story(self, key: Key) -> list[str]:
@@ -113,9 +113,9 @@ def disturbances(folder: Path) -> list[Disturbance]:
     for at, line in enumerate(lines):
         if line["what"] == "begin":
             ends = (
-                each["at"]
-                for each in lines[at:]
-                if each["what"] == "end" and all(each.get(k) == line[k] for k in ("fault", "victim"))
+                entry["at"]
+                for entry in lines[at:]
+                if entry["what"] == "end" and all(entry.get(k) == line[k] for k in ("fault", "victim"))
             )
             found.append(Disturbance(line["fault"], line["victim"], line["at"], next(ends, float("inf"))))
     return found

@@ -58,8 +58,8 @@ class Life:
     def wait(self) -> None:
         """Wait until SIGTERM, and for what runs beside."""
         self.over.wait()
-        for each in self._threads:
-            each.join()
+        for thread in self._threads:
+            thread.join()
 
     def end(self) -> int:
         """Note that it has ended by itself, and return its exit code."""

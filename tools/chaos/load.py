@@ -152,8 +152,8 @@ class Load:
             "pace": self._pace,
         }
         (rig.folder / PLACES).write_text(json.dumps(places))
-        for each in self.programs.values():
-            each.start()
+        for program in self.programs.values():
+            program.start()
         self._sampler.start()
 
     def drain(self, timeout: float = 120.0) -> bool:
@@ -164,9 +164,9 @@ class Load:
         confirm, and jobs need workers.
         """
         deadline = _Deadline(self._rig.folder / "books", timeout)
-        for each in self.programs.values():
-            each.thaw()
-            each.start()
+        for program in self.programs.values():
+            program.thaw()
+            program.start()
         self._book.note(DRAINING)
         done = self._end("producer", deadline)
         done = self._until("the schedule", self._pause_schedule, deadline) and done
@@ -183,25 +183,28 @@ class Load:
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        for each in self.programs.values():
-            each.kill()
+        for program in self.programs.values():
+            program.kill()
         if self._sampler.is_alive():
             self._sampler.join(10)
 
     def _end(self, kind: str, deadline: _Deadline) -> bool:
         """End the programs of one kind; one that does not end in time is killed and noted."""
         chosen = [self.programs[name] for name, of_kind in PROGRAMS.items() if of_kind == kind]
-        for each in chosen:
-            each.terminate()
-        while any(each.alive for each in chosen) and not deadline.is_over():
+        for program in chosen:
+            program.terminate()
+        while any(program.alive for program in chosen) and not deadline.is_over():
             time.sleep(_LOOK)
-        late = [each for each in chosen if each.alive]
-        for each in late:
-            each.kill()
-            self._book.note("late", id=each.name)
-        for each in chosen:
-            if each not in late and each.code not in (0, -signal.SIGTERM):  # ended before it could catch it
-                self._book.note("failed", id=each.name, code=each.code)
+        late = [program for program in chosen if program.alive]
+        for program in late:
+            program.kill()
+            self._book.note("late", id=program.name)
+        for program in chosen:
+            if program not in late and program.code not in (
+                0,
+                -signal.SIGTERM,
+            ):  # ended before it could catch it
+                self._book.note("failed", id=program.name, code=program.code)
         return not late
 
     def _until(self, what: str, condition: Callable[[], bool], deadline: _Deadline) -> bool:
@@ -229,7 +232,10 @@ class Load:
     def _all_is_read(self) -> bool:
         newest = _newest(self._rig.endpoints[0])
         with Client(timeout=5.0, endpoint=self._rig.endpoints[0]) as client:
-            marks = {each.name: each.watermark for each in client.subscriptions.list(features.STREAM)}
+            marks = {
+                subscription.name: subscription.watermark
+                for subscription in client.subscriptions.list(features.STREAM)
+            }
         names = [name for name, kind in PROGRAMS.items() if kind == "reader"]
         read = [_last_sequence(self._rig.folder / "books" / f"{name}.jsonl") for name in names]
         return min([*read, *marks.values()], default=0) >= newest

@@ -40,7 +40,7 @@ def chart(lines: Sequence[Line], seconds: float, unit: str, *, height: int = 220
 
 def lanes(faults: Sequence[Disturbance], seconds: float, colours: Mapping[str, str]) -> str:
     """Return a lane for each victim, with a bar for each of its faults."""
-    victims = sorted({each.victim for each in faults}, key=_natural)
+    victims = sorted({fault.victim for fault in faults}, key=_natural)
     height = _TOP + _LANE * len(victims) + _BOTTOM
     across = _across(seconds)
     body = [_times(seconds, across, height)]
@@ -50,7 +50,7 @@ def lanes(faults: Sequence[Disturbance], seconds: float, colours: Mapping[str, s
         body.append(
             f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y + _LANE}" y2="{y + _LANE}"/>'
         )
-        body += [_bar(each, y, across, colours) for each in faults if each.victim == victim]
+        body += [_bar(fault, y, across, colours) for fault in faults if fault.victim == victim]
     return _svg(height, body)
 
 
@@ -68,9 +68,9 @@ def shade(faults: Iterable[Disturbance], seconds: float, healed: float | None, h
         line = f'<line class="healed" x1="{x}" x2="{x}" y1="{_TOP}" y2="{height - _BOTTOM}"/>'
         line += f'<text x="{x}" y="{_TOP - 3}" class="time">healed</text>'
     return line + "".join(
-        f'<rect class="shade" x="{across(each.begin):.1f}" y="{_TOP}" height="{height - _TOP - _BOTTOM}" '
-        f'width="{max(1.5, across(each.end) - across(each.begin)):.1f}"/>'
-        for each in faults
+        f'<rect class="shade" x="{across(fault.begin):.1f}" y="{_TOP}" height="{height - _TOP - _BOTTOM}" '
+        f'width="{max(1.5, across(fault.end) - across(fault.begin)):.1f}"/>'
+        for fault in faults
     )
 
 
@@ -132,7 +132,7 @@ def _steps(top: float) -> list[float]:
     top = max(top, 1.0)
     rough = top / 4
     size = 10 ** math.floor(math.log10(rough))
-    step = next(size * each for each in (1, 2, 2.5, 5, 10) if size * each >= rough)
+    step = next(size * factor for factor in (1, 2, 2.5, 5, 10) if size * factor >= rough)
     return [step * number for number in range(math.ceil(top / step - 1e-9) + 1)]
 
 
@@ -142,15 +142,17 @@ def _decades(top: float) -> list[float]:
 
 def _grid(ticks: Sequence[float], up: Callable[[float], float], unit: str) -> str:
     lines = (
-        f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{up(each):.1f}" y2="{up(each):.1f}"/>'
-        f'<text class="value" x="{_LEFT - 6}" y="{up(each) + 4:.1f}">{_figure(each, unit)}</text>'
-        for each in ticks
+        f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{up(tick):.1f}" y2="{up(tick):.1f}"/>'
+        f'<text class="value" x="{_LEFT - 6}" y="{up(tick) + 4:.1f}">{_figure(tick, unit)}</text>'
+        for tick in ticks
     )
     return "".join(lines)
 
 
 def _times(seconds: float, across: Callable[[float], float], height: int) -> str:
-    step = next(each for each in (5, 10, 30, 60, 120, 300, 600, 1800, 7200) if seconds / each <= 14)
+    step = next(
+        interval for interval in (5, 10, 30, 60, 120, 300, 600, 1800, 7200) if seconds / interval <= 14
+    )
     marks = range(0, int(seconds) + 1, step)
     floor = height - _BOTTOM
     return "".join(

@@ -67,7 +67,7 @@ def _step(
     if not kinds or until > end:
         return None
     tried = (random.choice(random.choice(kinds)) for _ in range(_TRIES))
-    victim = next((each for each in tried if not fault.touches(each) & touched), None)
+    victim = next((one for one in tried if not fault.touches(one) & touched), None)
     return Step(round(at, 1), round(until, 1), fault.name, victim) if victim else None
 
 
@@ -75,4 +75,4 @@ def _touched(steps: Sequence[Step], faults: Sequence[Fault], at: float) -> froze
     """Return the places and links that are not free at this time."""
     by_name = {fault.name: fault for fault in faults}
     going_on = (step for step in steps if step.until + 1.0 > at)
-    return frozenset(each for step in going_on for each in by_name[step.fault].touches(step.victim))
+    return frozenset(thing for step in going_on for thing in by_name[step.fault].touches(step.victim))

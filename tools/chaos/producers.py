@@ -80,12 +80,12 @@ def _paced(life: Life, chosen: Mapping[str, Feature], share: float = 0.5) -> Ite
     ``share``: this program's part of the rates.
     """
     numbers = {name: count() for name in chosen}
-    each = [name for name, feature in chosen.items() for _ in range(max(1, round(4 * feature.rate)))]
+    names = [name for name, feature in chosen.items() for _ in range(max(1, round(4 * feature.rate)))]
     rate = sum(feature.rate for feature in chosen.values()) * life.pace * share
     next_at = time.monotonic()
     while True:
-        life.random.shuffle(each)
-        for name in each:
+        life.random.shuffle(names)
+        for name in names:
             life.wait_for_room()
             next_at = max(next_at + 1 / rate, time.monotonic() - 1.0)
             if life.over.wait(max(0.0, next_at - time.monotonic())):
@@ -106,9 +106,9 @@ def asker(life: Life) -> None:
             life.book.note(PUSHED, name, id_)
             future = asking.submit(name, id_.encode(), id=id_)
             future.add_done_callback(partial(_answered, life, name, id_))
-            open_ones = [each for each in (*open_ones, future) if not each.done()]
-        for each in open_ones:
-            each.exception()
+            open_ones = [future for future in (*open_ones, future) if not future.done()]
+        for unfinished in open_ones:
+            unfinished.exception()
         life.wait()
 
 
@@ -176,8 +176,8 @@ class _Pushes:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for each in self._sockets.values():
-            each.close()
+        for socket in self._sockets.values():
+            socket.close()
 
 
 def _ask(life: Life, context: zmq.Context[zmq.Socket[bytes]]) -> None:

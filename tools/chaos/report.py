@@ -47,7 +47,7 @@ _PROMISES: Final = {
 
 def write(file: Path, folder: Path, breaches: Sequence[Breach], title: str = "") -> None:
     """Write the page of a run, and keep the breaches in its folder."""
-    kept = [[each.kind, each.text, each.evidence] for each in breaches]
+    kept = [[breach.kind, breach.text, breach.evidence] for breach in breaches]
     (folder / _BREACHES).write_text(json.dumps(kept))
     ledger = Ledger.read(folder)
     its = figures(ledger, folder)
@@ -66,7 +66,7 @@ def write(file: Path, folder: Path, breaches: Sequence[Breach], title: str = "")
 
 def _head(title: str, its: Figures, found: Sequence[Disturbance], breaches: Sequence[Breach]) -> str:
     state = _breaches_in_words(len(breaches)) if breaches else "every promise was kept"
-    kinds = len({each.name for each in found})
+    kinds = len({disturbance.name for disturbance in found})
     return (
         f'<header><h1>{escape(title)}</h1><p class="verdict {"bad" if breaches else "good"}">{state}</p>'
         f"<p>{clock(its.seconds)} minutes, {len(found)} faults of {kinds} kinds, "
@@ -123,7 +123,7 @@ def _on(behind: str, picture: str) -> str:
 
 
 def _figure(caption: str, lines: Sequence[Line], picture: str) -> str:
-    keys = "".join(_entry(f"var(--{each.colour})", each.name) for each in lines)
+    keys = "".join(_entry(f"var(--{series.colour})", series.name) for series in lines)
     return _card(f'{escape(caption)} <span class="legend">{keys}</span>', picture)
 
 
@@ -141,12 +141,12 @@ def _legend(colours: dict[str, str]) -> str:
 
 
 def _colours(found: Iterable[Disturbance]) -> dict[str, str]:
-    names = sorted({kind_of(each) for each in found})
+    names = sorted({kind_of(disturbance) for disturbance in found})
     return {name: _COLOURS[at % len(_COLOURS)] for at, name in enumerate(names)}
 
 
 def _promises(breaches: Sequence[Breach]) -> str:
-    counts = Counter(each.kind for each in breaches)
+    counts = Counter(breach.kind for breach in breaches)
     rows = (
         f'<li class="bad"><b>✗</b> {escape(promise)}: {_breaches_in_words(counts[kind])}</li>'
         if counts[kind]
@@ -160,9 +160,9 @@ def _breaches(breaches: Sequence[Breach]) -> str:
     if not breaches:
         return ""
     shown = (
-        f"<details><summary><b>{escape(each.kind)}</b> {escape(each.text)}</summary>"
-        f"<pre>{escape(chr(10).join(each.evidence))}</pre></details>"
-        for each in breaches
+        f"<details><summary><b>{escape(breach.kind)}</b> {escape(breach.text)}</summary>"
+        f"<pre>{escape(chr(10).join(breach.evidence))}</pre></details>"
+        for breach in breaches
     )
     return f"<section><h2>Breaches</h2>{''.join(shown)}</section>"
 
@@ -181,9 +181,9 @@ def _allowed(allowed: dict[str, int]) -> str:
 
 def _table_of_faults(found: Sequence[Disturbance]) -> str:
     rows = "".join(
-        f"<tr><td>{clock(each.begin)}</td><td>{escape(each.name)}</td><td>{escape(each.victim)}</td>"
-        f"<td>{each.end - each.begin:.1f} s</td></tr>"
-        for each in sorted(found, key=lambda each: each.begin)
+        f"<tr><td>{clock(disturbance.begin)}</td><td>{escape(disturbance.name)}</td><td>{escape(disturbance.victim)}</td>"
+        f"<td>{disturbance.end - disturbance.begin:.1f} s</td></tr>"
+        for disturbance in sorted(found, key=lambda disturbance: disturbance.begin)
     )
     return (
         f"<section><h2>Faults</h2><details><summary>{len(found)} faults in their order</summary>"
@@ -198,7 +198,7 @@ def main() -> None:
     """Write the page of a run that is over."""
     folder, file = map(Path, sys.argv[1:3])
     kept = json.loads((folder / _BREACHES).read_text()) if (folder / _BREACHES).exists() else []
-    write(file, folder, [Breach(*each) for each in kept])
+    write(file, folder, [Breach(*breach) for breach in kept])
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def read_streams(folder: Path) -> dict[str, list[Stored]]:
 def _read_stream(endpoint: str, name: str) -> list[Stored]:
     try:
         with Reader(name, endpoint=endpoint) as reader:
-            return [Stored(each.sequence, each.topic, each.payload.decode()) for each in reader]
+            return [Stored(message.sequence, message.topic, message.payload.decode()) for message in reader]
     except BadStreamError:
         return []
 
@@ -80,7 +80,7 @@ def left(database: Database[dict[str, Any]]) -> Iterator[Breach]:
         yield Breach("stuck", f"the removal of queue {record['_id']} has not ended", [str(record)])
     yield from _leases_left(database)
     if tasks := [*database["tasks"].find({"state": "running"})]:
-        yield Breach("stuck", f"{len(tasks)} tasks are not done", [str(each) for each in tasks[:_SHOWN]])
+        yield Breach("stuck", f"{len(tasks)} tasks are not done", [str(task) for task in tasks[:_SHOWN]])
 
 
 def open_transactions(mongo: MongoClient[dict[str, Any]]) -> Iterator[Breach]:
@@ -98,22 +98,22 @@ def _jobs_left(database: Database[dict[str, Any]]) -> Iterator[Breach]:
         jobs = database[f"queue.{name}"]
         for state in ("ready", "reserved", "waiting", "dead"):
             if count := jobs.count_documents({"state": state}):
-                shown = [str(each) for each in jobs.find({"state": state}).limit(_SHOWN)]
+                shown = [str(job) for job in jobs.find({"state": state}).limit(_SHOWN)]
                 yield Breach("stuck", f"{count} jobs of {name} are {state}", shown)
 
 
 def _leases_left(database: Database[dict[str, Any]]) -> Iterator[Breach]:
     """Yield live leases whose broker gives no sign of life, and permits that nobody uses."""
-    live = {each["_id"]: each["beat"] for each in database["owners"].find({"state": "live"})}
-    longest = max((each["lease"] for each in database["owners"].find()), default=0.0)
+    live = {owner["_id"]: owner["beat"] for owner in database["owners"].find({"state": "live"})}
+    longest = max((owner["lease"] for owner in database["owners"].find()), default=0.0)
     time.sleep(longest)
     for lease in database["owners"].find({"state": "live"}):
         if live.get(lease["_id"]) == lease["beat"]:
             yield Breach("stuck", f"the lease of {lease['name']} is live, and nobody renews it", [str(lease)])
-    for each in database["limits"].find({"running": {"$exists": True}}):
-        holders = {owner: about for owner, about in each["running"].items() if about.get("permits")}
+    for limit in database["limits"].find({"running": {"$exists": True}}):
+        holders = {owner: about for owner, about in limit["running"].items() if about.get("permits")}
         if holders:
-            yield Breach("stuck", f"permits of {each['_id']} are held, and nothing runs", [str(each)])
+            yield Breach("stuck", f"permits of {limit['_id']} are held, and nothing runs", [str(limit)])
 
 
 # ------------------------------------------------------------------ brokers and programs
@@ -174,7 +174,7 @@ def _grown(lives: dict[tuple[int, int], list[tuple[float, int]]]) -> Iterator[Br
             continue
         quarter = len(samples) // 4
         early, late = samples[quarter : 2 * quarter], samples[-quarter:]
-        memory = [median(each[1] for each in part) for part in (early, late)]
+        memory = [median(sample[1] for sample in part) for part in (early, late)]
         if memory[1] > memory[0] * _GROWTH + _GROWTH_BYTES:
             text = (
                 f"broker {number} (pid {pid}) grew from {memory[0] / _MIB:.0f} to {memory[1] / _MIB:.0f} MiB"
@@ -202,9 +202,15 @@ def _of_clients(pid: int) -> list[str]:
         found = psutil.Process(pid).net_connections("tcp")
     except psutil.Error:
         return []
-    doors = {each.laddr.port for each in found if each.status == psutil.CONN_LISTEN}
-    open_ones = (each for each in found if each.status != psutil.CONN_LISTEN and each.laddr.port in doors)
-    return [f"{each.laddr.port} from {each.raddr}: {each.status}" for each in open_ones]
+    doors = {connection.laddr.port for connection in found if connection.status == psutil.CONN_LISTEN}
+    open_ones = (
+        connection
+        for connection in found
+        if connection.status != psutil.CONN_LISTEN and connection.laddr.port in doors
+    )
+    return [
+        f"{connection.laddr.port} from {connection.raddr}: {connection.status}" for connection in open_ones
+    ]
 
 
 def _ended_brokers(folder: Path) -> Iterator[Breach]:

@@ -34,13 +34,13 @@ def stream_checks(ledger: Ledger, streams: Mapping[str, Sequence[Stored]]) -> It
 
 def numbers(name: str, stream: Sequence[Stored]) -> Iterator[Breach]:
     """Yield holes in a stream, and messages that are in it twice."""
-    found = [each.sequence for each in stream]
+    found = [message.sequence for message in stream]
     if found != [*range(1, len(found) + 1)]:
         holes = sorted({*range(1, max(found) + 1)} - {*found})
         yield Breach("stream", f"{name} has holes, or is out of order: {holes[:_SHOWN]}")
     places: dict[str, list[int]] = defaultdict(list)
-    for each in stream:
-        places[each.payload].append(each.sequence)
+    for message in stream:
+        places[message.payload].append(message.sequence)
     for payload, at in places.items():
         if len(at) > 1:
             yield Breach("stream", f"{payload} is in {name} more than once: at {at}")
@@ -48,7 +48,7 @@ def numbers(name: str, stream: Sequence[Stored]) -> Iterator[Breach]:
 
 def published(ledger: Ledger, name: str, stream: Sequence[Stored]) -> Iterator[Breach]:
     """Yield messages that were confirmed and are not there, and those that nobody has published."""
-    by_number = {each.sequence: each.payload for each in stream}
+    by_number = {message.sequence: message.payload for message in stream}
     ids = set()
     for fact in ledger.facts:
         if fact.queue != name:
@@ -59,14 +59,16 @@ def published(ledger: Ledger, name: str, stream: Sequence[Stored]) -> Iterator[B
             there = by_number.get(fact.about["sequence"])
             text = f"{fact.id} was stored as {fact.about['sequence']}, where now is {there}"
             yield Breach("stream", text, ledger.story((fact.queue, fact.id)))
-    for each in stream:
-        if each.payload not in ids:
-            yield Breach("unexpected", f"nobody has published {each.payload}, {each.sequence} of {name}")
+    for message in stream:
+        if message.payload not in ids:
+            yield Breach(
+                "unexpected", f"nobody has published {message.payload}, {message.sequence} of {name}"
+            )
 
 
 def read(ledger: Ledger, stream: Sequence[Stored]) -> Iterator[Breach]:
     """Yield where a reader has missed a message, or read another one than is in the stream."""
-    by_number = {each.sequence: each.payload for each in stream}
+    by_number = {message.sequence: message.payload for message in stream}
     position: dict[str, int] = {}
     for fact in ledger.facts:
         if fact.what == books.READ:
@@ -100,7 +102,9 @@ def worked(ledger: Ledger, stream: Sequence[Stored]) -> Iterator[Breach]:
 def routed(ledger: Ledger, stream: Sequence[Stored]) -> Iterator[Breach]:
     """Yield messages that became no job, and jobs of messages that should become none."""
     expected = {
-        f"{features.STREAM}-{each.sequence}" for each in stream if each.topic == features.ROUTED_TOPIC
+        f"{features.STREAM}-{message.sequence}"
+        for message in stream
+        if message.topic == features.ROUTED_TOPIC
     }
     done = {
         id_

@@ -143,7 +143,7 @@ class Network:
         for place in link.places & self._splices.keys():
             (dialer,) = link.places - {place}
             self._recognize(self._splices[place], [dialer])
-            for splice in [each for each in self._splices[place] if each.dialer == dialer]:
+            for splice in [splice for splice in self._splices[place] if splice.dialer == dialer]:
                 function(splice)
 
     def enter(self, splice: Splice) -> None:

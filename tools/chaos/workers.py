@@ -43,11 +43,11 @@ def worker(life: Life) -> None:
         )
         for name in features.WORKED_BY_LIBRARY
     ]
-    for each in working:
-        each.start()
+    for worker in working:
+        worker.start()
     life.begin(_claim, life)
     life.wait()
-    stopping = [threading.Thread(target=each.stop) for each in working]
+    stopping = [threading.Thread(target=worker.stop) for worker in working]
     for thread in stopping:
         thread.start()
     for thread in stopping:
@@ -127,8 +127,8 @@ def _connected(context: zmq.Context[zmq.Socket[bytes]], kind: int, *addresses: s
     socket = context.socket(kind)
     socket.rcvhwm, socket.linger, socket.rcvtimeo, socket.sndtimeo = 1, 1000, 200, 1000
     socket.heartbeat_ivl, socket.heartbeat_timeout = 2000, 6000
-    for each in addresses:
-        socket.connect(each)
+    for address in addresses:
+        socket.connect(address)
     return socket
 
 
@@ -159,8 +159,8 @@ def _pull(life: Life, context: zmq.Context[zmq.Socket[bytes]]) -> None:
                 commits[jobs].send_multipart([b"COMMIT", receipt])
             except zmq.Again:  # that broker is away: its job goes to another worker
                 continue
-    for each in (*commits, *commits.values()):
-        each.close()
+    for socket in (*commits, *commits.values()):
+        socket.close()
 
 
 def _receive(life: Life, context: zmq.Context[zmq.Socket[bytes]]) -> None:

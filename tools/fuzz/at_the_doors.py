@@ -387,7 +387,7 @@ def request_bytes(data: bytes) -> None:
 
 
 def _end(session: Session, lane: _Lane, numbers: list[int]) -> None:
-    answered = [each.number for each in lane.sent if each.verb in (wire.OK, wire.ERROR)]
+    answered = [frame.number for frame in lane.sent if frame.verb in (wire.OK, wire.ERROR)]
     assert len(set(answered)) == len(answered), "a request was answered twice"
     assert set(answered) <= set(numbers)
     lane.closed()
@@ -404,7 +404,7 @@ def verdicts(data: bytes) -> None:
     jobs = [[None, given.piece(), None] for _ in range(1 + given.byte() % 4)]
     lane.receive([wire.encode(wire.READY, 1, "mail", 10), wire.encode(wire.PUSH, 2, "mail", jobs)])
     go_on()
-    receipts = [row[0] for each in lane.sent if each.verb == wire.DELIVER for row in each.fields[1]]
+    receipts = [row[0] for frame in lane.sent if frame.verb == wire.DELIVER for row in frame.fields[1]]
     assert len(receipts) == len(jobs)
     number = 2
     while given.left and number < 12:
@@ -459,7 +459,7 @@ def frame_verdicts(data: bytes) -> None:
     frames += list(given.pieces())
     verdict = reads(frames)
     assert verdict.kind in {word.decode() for word in words}
-    assert all(isinstance(each.read().options, dict) for each in verdict.onward)
+    assert all(isinstance(forward.read().options, dict) for forward in verdict.onward)
 
 
 @target("replay-questions", BadFramesError, BadTopicError, BadStreamError)
@@ -476,7 +476,7 @@ def questions(data: bytes) -> None:
     assert 1 <= options.get("limit", 1) <= 10_000
 
 
-_READS: Final = [each for each in CORE if each.query is not Nothing]
+_READS: Final = [verb for verb in CORE if verb.query is not Nothing]
 
 
 @target("http-queries", BadFramesError, falcon.HTTPError)
@@ -646,8 +646,8 @@ def _ask(data: bytes, door: _Http) -> None:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list) else value
+        return {str(key): _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
 def _exchange(said: bytes, door: _Http = _HTTP, *, answered: bool = True) -> None:

@@ -56,7 +56,7 @@ class Finding(NamedTuple):
     def place(self) -> tuple[str, ...]:
         """What tells it from other findings: its error and the lines that raised it."""
         lines = traceback.extract_tb(self.error.__traceback__)[-3:]
-        return type(self.error).__name__, *(f"{Path(each.filename).name}:{each.lineno}" for each in lines)
+        return type(self.error).__name__, *(f"{Path(line.filename).name}:{line.lineno}" for line in lines)
 
     @property
     def report(self) -> str:
@@ -116,7 +116,7 @@ def attempt(which: Target, data: bytes) -> Finding | None:
 
 def attempt_all(which: Target, cases: Sequence[bytes]) -> list[Finding]:
     with watched():
-        return [found for each in cases if (found := attempt(which, each))]
+        return [found for case in cases if (found := attempt(which, case))]
 
 
 def shrunk(finding: Finding, which: Target, seconds: float = 10.0) -> Finding:

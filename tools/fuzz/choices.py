@@ -80,6 +80,6 @@ class Choices:
 def packed(*pieces: bytes) -> bytes:
     """Write pieces as :meth:`Choices.piece` reads them."""
     return b"".join(
-        (bytes((len(each),)) if len(each) < 255 else b"\xff" + len(each).to_bytes(2)) + each
-        for each in pieces
+        (bytes((len(piece),)) if len(piece) < 255 else b"\xff" + len(piece).to_bytes(2)) + piece
+        for piece in pieces
     )

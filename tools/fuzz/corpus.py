@@ -37,4 +37,4 @@ def named(cases: Mapping[str, bytes]) -> dict[str, bytes]:
 
 def numbered(cases: Iterable[bytes]) -> dict[str, bytes]:
     """Return cases by names of digits, made of their bytes."""
-    return {str(int(hashlib.sha256(each).hexdigest()[:8], 16)): each for each in cases}
+    return {str(int(hashlib.sha256(case).hexdigest()[:8], 16)): case for case in cases}

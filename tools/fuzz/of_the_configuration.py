@@ -114,9 +114,9 @@ def configuration(data: bytes) -> None:
 def _of_toml(value: Any) -> Any:
     """Return a value in which all is what TOML holds."""
     if isinstance(value, dict):
-        return {str(key): _of_toml(each) for key, each in value.items()}
+        return {str(key): _of_toml(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_of_toml(each) for each in value]
+        return [_of_toml(item) for item in value]
     return value.decode("latin-1") if isinstance(value, bytes) else 0 if value is None else value
 
 
@@ -136,7 +136,7 @@ def environment(data: bytes) -> None:
 def principal(data: bytes) -> None:
     """Values of a principal's settings: what is taken is taken again."""
     given = Choices(data)
-    rule = given.one_of([each.metadata["rule"] for each in settings_of(PrincipalSettings).values()])
+    rule = given.one_of([field.metadata["rule"] for field in settings_of(PrincipalSettings).values()])
     value = rule(given.value(_WORDS))
     assert str(rule(value)) == str(value)
 
@@ -158,7 +158,7 @@ def allow_list(data: bytes) -> None:
         allowed = AllowList(KeyPair(bytes(32), bytes(32)), path)
     named = {line.split()[0] for line in data.decode().splitlines() if line.strip()}
     assert allowed.is_over(bytes(31))
-    assert all(each.startswith("#") or not allowed.is_over(read_key(each)) for each in named)
+    assert all(name.startswith("#") or not allowed.is_over(read_key(name)) for name in named)
 
 
 @target("profiles", ValueError)
@@ -170,7 +170,7 @@ def profile(data: bytes) -> None:
     endpoints = found.values.get("endpoint", "")
     texts = [*(endpoints if isinstance(endpoints, list) else [endpoints])]
     texts += [value for key, value in found.values.items() if key != "endpoint"]
-    assert all(isinstance(each, str) for each in texts)
+    assert all(isinstance(text, str) for text in texts)
     assert set(found.values) <= set(profiles.KEYS)
 
 

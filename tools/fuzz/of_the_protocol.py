@@ -46,7 +46,7 @@ from unit.test_wanted_topics import by_expression
 
 #: Texts that mean something in headers.
 WORDS: Final = (
-    *(each.name for each in OPTIONS.values()),
+    *(option.name for option in OPTIONS.values()),
     *("kind", "base", "factor", "cap", "jitter", "exponential", "none", "result", "1h30m", "90s", "$ref"),
     *("2030-01-31T12:00:00Z", "2030-01-31T24:00:00+23:59", "9998-12-31T23:59:59-23:59", ""),
 )
@@ -130,13 +130,13 @@ def messages(data: bytes) -> None:
     ends, topics, further = packed.survey(data)
     whole = packed.unpack(data)
     assert len(ends) == len(topics) == len(whole)
-    assert [each[0][: packed.LONGEST_TOPIC] for each in whole] == topics
-    assert sum(max(0, len(each) - 2) for each in whole) <= further + len(whole)
+    assert [frames[0][: packed.LONGEST_TOPIC] for frames in whole] == topics
+    assert sum(max(0, len(frames) - 2) for frames in whole) <= further + len(whole)
     slices = packed.slices(data, ends)
     assert b"".join(slices) == data
-    for each, message in zip(slices, whole, strict=True):
-        assert packed.frames(each) == message
-        assert packed.frames(packed.extended(each, b"last")) == [*message, b"last"]
+    for sliced, message in zip(slices, whole, strict=True):
+        assert packed.frames(sliced) == message
+        assert packed.frames(packed.extended(sliced, b"last")) == [*message, b"last"]
     again = b"".join(map(encode, whole))
     assert packed.unpack(again) == whole
 
@@ -161,7 +161,7 @@ def permitted(data: bytes) -> None:
     assert Permissions.read(str(mine)) == mine
     assert Permissions.read(mine.plain()) == mine
     assert mine.allow(Action.PUSH, name) == any(
-        permissions.matches(each, name) for each in mine.patterns(Action.PUSH)
+        permissions.matches(pattern, name) for pattern in mine.patterns(Action.PUSH)
     )
 
 
@@ -268,5 +268,5 @@ def json_values(data: bytes) -> None:
 def errors(data: bytes) -> None:
     """Errors of the broker, as the library makes them of codes and texts."""
     given = Choices(data)
-    code = given.one_of((*(each.code for each in SluiceError.__subclasses__()), given.text()))
+    code = given.one_of((*(subclass.code for subclass in SluiceError.__subclasses__()), given.text()))
     assert isinstance(from_code(code, given.text(), given.text()), SluiceError)

@@ -158,7 +158,7 @@ def frames(data: bytes) -> None:
     assert whole.said == raw.said
     assert whole.peer.error == raw.peer.error
     found = [message[1:] if kind == "ROUTER" else message for message in whole.messages]
-    assert found == [_bodies(each) for each in raw.messages], "relays read otherwise than queues"
+    assert found == [_bodies(message) for message in raw.messages], "relays read otherwise than queues"
     expected = _read(wire, subscribes=kind == "XPUB")
     assert found == expected[: len(found)]
     assert whole.peer.error or len(found) == len(expected)
@@ -208,8 +208,8 @@ def _take_all(side: Mechanism, data: bytes) -> None:
             said += side.decide("" if len(body) % 8 else "not today")
         assert not (side.done and not side.credentials), "somebody got in without a word"
         assert sum(map(len, side.properties or {})) <= len(data)
-        for _, each in frames_of(said):
-            assert split(each)[0], "it says what is no command"
+        for _, sent_body in frames_of(said):
+            assert split(sent_body)[0], "it says what is no command"
         if side.done:
             return
 
@@ -420,6 +420,6 @@ def subscriptions(data: bytes) -> None:
         else:
             message = encode([topic])
             lots = [lot for lot in topics.wanted([message, message]) if lot]
-            expected = {who for each, who in held if topic.startswith(each)}
+            expected = {who for prefix, who in held if topic.startswith(prefix)}
             assert sorted(who for who, _ in lots) == sorted(expected)
-            assert all(each == [message, message] for _, each in lots)
+            assert all(lot == [message, message] for _, lot in lots)

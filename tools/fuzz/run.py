@@ -106,14 +106,14 @@ class _Hunt:
         with folders as folder, ThreadPoolExecutor(self._at_once) as pool:
             results = list(pool.map(lambda name: self._one(name, Path(folder, name)), self._names))
         took = time.monotonic() - began
-        cases, findings = sum(each[0] for each in results), sum(each[1] for each in results)
+        cases, findings = sum(result[0] for result in results), sum(result[1] for result in results)
         print(f"{cases} cases in {took:.0f} s, {cases / took:.0f} a second, {findings} findings")
         return 1 if findings else 0
 
     def _one(self, name: str, folder: Path) -> tuple[int, int]:
         """Run the process of one target; return the number of its cases and findings."""
-        for each in ("seeds", "found", "findings"):
-            (folder / each).mkdir(parents=True)
+        for part in ("seeds", "found", "findings"):
+            (folder / part).mkdir(parents=True)
         for case, data in corpus.read(name).items():
             (folder / "seeds" / case).write_bytes(data)
         began = time.monotonic()
@@ -203,10 +203,10 @@ class _Child:
         self._target = targets.load([self._from])[self._name]
         until = time.monotonic() + self._seconds
         seeds = list(corpus.read(self._name).values())
-        for each in itertools.chain(seeds, mutated(seeds, Random(self._options.seed))):
+        for seed in itertools.chain(seeds, mutated(seeds, Random(self._options.seed))):
             if self._cases >= self._options.cases if self._options.cases else time.monotonic() > until:
                 break
-            self._try(each)
+            self._try(seed)
 
     def _led(self) -> None:
         """Let atheris make the cases; it ends the process."""
@@ -217,7 +217,7 @@ class _Child:
         end = (
             f"-runs={self._options.cases}" if self._options.cases else f"-max_total_time={int(self._seconds)}"
         )
-        folders = [str(self._folder / each) for each in ("found", "seeds")]
+        folders = [str(self._folder / name) for name in ("found", "seeds")]
         limits = [end, f"-seed={self._options.seed % 2**31 or 1}", f"-max_len={_LONGEST}", "-timeout=120"]
         limits += ["-rss_limit_mb=2048", f"-artifact_prefix={self._folder}/", "-verbosity=0"]
         atheris.Setup([self._name, *limits, *folders], self._try)
@@ -258,10 +258,10 @@ def keep(name: str, found: Path, most_bytes: int = 7_000) -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         useful = pool.apply(_useful, (name, list(corpus.named(known).values()), cases))
     room, taken = most_bytes, []
-    for each in useful:
-        room -= len(repr(each))
+    for case in useful:
+        room -= len(repr(case))
         if room > 0:
-            taken.append(each)
+            taken.append(case)
     corpus.write(name, corpus.named(known) | corpus.numbered(taken))
 
 
@@ -271,10 +271,10 @@ def _useful(name: str, first: list[bytes], cases: list[bytes]) -> list[bytes]:
     covered: set[Any] = set()
     useful = []
     with watched():
-        for number, each in enumerate([*first, *cases]):
-            steps = _steps(which, each)
+        for number, case in enumerate([*first, *cases]):
+            steps = _steps(which, case)
             if number >= len(first) and steps - covered:
-                useful.append(each)
+                useful.append(case)
             covered |= steps
     return useful
 

@@ -14,6 +14,6 @@ FILES: Final = ("on_the_wire", "of_the_protocol", "at_the_doors", "of_the_config
 
 def load(files: Iterable[str] = FILES) -> Mapping[str, Target]:
     """Return the targets of these files by their names."""
-    for each in files:
-        importlib.import_module(f"fuzz.{each}")
+    for file in files:
+        importlib.import_module(f"fuzz.{file}")
     return dict(sorted(TARGETS.items()))

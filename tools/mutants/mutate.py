@@ -17,7 +17,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-sys.path.extend(str(Path(__file__).resolve().parents[2] / each) for each in ("tools", "tests"))
+sys.path.extend(str(Path(__file__).resolve().parents[2] / folder) for folder in ("tools", "tests"))
 
 from mutants.planting import ROOT
 from mutants.run import copy_tree, packages
@@ -67,16 +67,16 @@ def main() -> int:
 def tests_that_name(path: Path) -> list[str]:
     """Return the files of tests/unit in which a class or function of a source file is named."""
     tree = ast.parse((ROOT / path).read_text())
-    names = {each.name for each in tree.body if isinstance(each, ast.ClassDef | ast.FunctionDef)}
+    names = {part.name for part in tree.body if isinstance(part, ast.ClassDef | ast.FunctionDef)}
     return sorted(
         str(test.relative_to(ROOT))
         for test in (ROOT / "tests/unit").rglob("test_*.py")
-        if names & {getattr(each, "name", None) or getattr(each, "id", None) for each in _named(test)}
+        if names & {getattr(node, "name", None) or getattr(node, "id", None) for node in _named(test)}
     )
 
 
 def _named(test: Path) -> list[ast.AST]:
-    return [each for each in ast.walk(ast.parse(test.read_text())) if isinstance(each, ast.alias | ast.Name)]
+    return [node for node in ast.walk(ast.parse(test.read_text())) if isinstance(node, ast.alias | ast.Name)]
 
 
 def _leave_out_annotations(session: Path, path: Path) -> None:
@@ -86,7 +86,11 @@ def _leave_out_annotations(session: Path, path: Path) -> None:
     with closing(sqlite3.connect(session)) as database, database:
         database.executemany(
             _FORGET,
-            ((each.lineno, each.col_offset, each.end_lineno, each.end_col_offset) for each in found if each),
+            (
+                (place.lineno, place.col_offset, place.end_lineno, place.end_col_offset)
+                for place in found
+                if place
+            ),
         )
         database.execute("DELETE FROM mutation_specs WHERE job_id NOT IN (SELECT job_id FROM work_items)")
 

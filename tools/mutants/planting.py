@@ -70,7 +70,7 @@ def _plant(target: ast.AST, change: str) -> None:
     plant = _Plant(_change(what), near)
     plant.visit(target)
     if len(plant.fitting) != 1:
-        found = "; ".join(ast.unparse(each)[:80] for each in plant.fitting) or "nothing"
+        found = "; ".join(ast.unparse(fit)[:80] for fit in plant.fitting) or "nothing"
         raise DoesNotFit(f"{change!r} fits {len(plant.fitting)} nodes: {found}")
     plant.chosen = plant.fitting[0]
     plant.visit(target)
@@ -133,9 +133,9 @@ def _is(key: ast.expr | None, name: str) -> bool:
 
 
 def _lose_argument(node: ast.AST, name: str) -> ast.AST | None:
-    if not isinstance(node, ast.Call) or all(each.arg != name for each in node.keywords):
+    if not isinstance(node, ast.Call) or all(keyword.arg != name for keyword in node.keywords):
         return None
-    node.keywords = [each for each in node.keywords if each.arg != name]
+    node.keywords = [keyword for keyword in node.keywords if keyword.arg != name]
     return node
 
 
@@ -155,7 +155,7 @@ def _lose_item(node: ast.AST, name: str) -> ast.AST | None:
 
 def _without(parts: list[ast.expr], name: str) -> list[ast.expr] | None:
     """Return the parts without the one that has this name; None if it is in none, or in several."""
-    left = [each for each in parts if name not in _names(each)]
+    left = [part for part in parts if name not in _names(part)]
     return left if len(left) == len(parts) - 1 else None
 
 
@@ -174,7 +174,7 @@ def _suppose(node: ast.AST, name: str, value: str) -> ast.AST | None:
 def _flip(node: ast.AST, name: str) -> ast.AST | None:
     if not isinstance(node, ast.Compare) or name not in _names(node):
         return None
-    node.ops = [_OPPOSITES[type(each)]() for each in node.ops]
+    node.ops = [_OPPOSITES[type(op)]() for op in node.ops]
     return node
 
 
@@ -184,7 +184,9 @@ def _becomes(node: ast.AST, name: str, value: str) -> ast.AST | None:
         node.value = made
         return node
     targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])
-    if isinstance(node, ast.Assign | ast.AnnAssign) and any(ast.unparse(each) == name for each in targets):
+    if isinstance(node, ast.Assign | ast.AnnAssign) and any(
+        ast.unparse(target) == name for target in targets
+    ):
         node.value = made
         return node
     is_read = isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
@@ -207,8 +209,8 @@ def _names(node: ast.AST) -> set[str]:
     """Return all names, attributes and texts below a node."""
     return {
         str(value)
-        for each in ast.walk(node)
-        for value in (getattr(each, "id", None), getattr(each, "attr", None), getattr(each, "value", None))
+        for child in ast.walk(node)
+        for value in (getattr(child, "id", None), getattr(child, "attr", None), getattr(child, "value", None))
         if isinstance(value, str)
     }
 
@@ -216,7 +218,7 @@ def _names(node: ast.AST) -> set[str]:
 def _find(tree: ast.Module, name: str) -> ast.AST:
     node: ast.AST = tree
     for part in name.split("."):
-        found = [each for each in _defined(node) if part in _called(each)]
+        found = [child for child in _defined(node) if part in _called(child)]
         if not found:
             raise DoesNotFit(f"there is no {name}")
         node = found[-1]
@@ -224,14 +226,14 @@ def _find(tree: ast.Module, name: str) -> ast.AST:
 
 
 def _defined(node: ast.AST) -> Iterator[ast.AST]:
-    for each in ast.iter_child_nodes(node):
-        yield each
-        if isinstance(each, ast.If | ast.With | ast.Try):
-            yield from _defined(each)
+    for child in ast.iter_child_nodes(node):
+        yield child
+        if isinstance(child, ast.If | ast.With | ast.Try):
+            yield from _defined(child)
 
 
 def _called(node: ast.AST) -> list[str]:
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return [node.name]
     targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])
-    return [each.id for each in targets if isinstance(each, ast.Name)]
+    return [target.id for target in targets if isinstance(target, ast.Name)]

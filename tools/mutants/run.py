@@ -28,7 +28,7 @@ from typing import Any, Final
 import psutil
 import pytest
 
-sys.path.extend(str(Path(__file__).resolve().parents[2] / each) for each in ("tools", "tests"))
+sys.path.extend(str(Path(__file__).resolve().parents[2] / folder) for folder in ("tools", "tests"))
 
 from mutants.planting import PACKAGES, ROOT, DoesNotFit, file_of, planted
 
@@ -75,14 +75,14 @@ def main() -> int:
         importlib.import_module(module)
     share = _OF_THE_KINDS if arguments.model else arguments.share
     all_faults = of_the_model(read_faults()) if arguments.model else read_faults()
-    faults = [each for each in all_faults if not arguments.names or each["name"] in arguments.names]
+    faults = [fault for fault in all_faults if not arguments.names or fault["name"] in arguments.names]
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, one_mongodb(Path(folder) / "store"):
         tree = copy_tree(Path(folder) / "tree")
         failing = failing_anyway(tree, faults, seconds)
         took = time.monotonic() - began
         print(f"without faults {len(failing)} of the named tests fail; {took:.0f} s", flush=True)
-        outcomes = [show(tree, each, failing, seconds) for each in faults]
+        outcomes = [show(tree, fault, failing, seconds) for fault in faults]
     seen = outcomes.count(SEEN) + outcomes.count(ENDLESS)
     reached = 100 * seen / max(1, len(outcomes))
     print(f"{seen} of {len(outcomes)} seen: {reached:.1f} %; {time.monotonic() - began:.0f} s in all")
@@ -98,9 +98,9 @@ def read_faults() -> list[dict[str, Any]]:
 def of_the_model(faults: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """One of each kind; its test is the model that must see it, and what is told of it is the kind."""
     return [
-        {**each, "tests": each["model"], "why": f"{each['kind']}: {each['why']}"}
-        for each in faults
-        if "kind" in each
+        {**fault, "tests": fault["model"], "why": f"{fault['kind']}: {fault['why']}"}
+        for fault in faults
+        if "kind" in fault
     ]
 
 
@@ -140,13 +140,13 @@ def one_mongodb(folder: Path) -> Iterator[None]:
 def failing_anyway(tree: Path, faults: Iterable[dict[str, Any]], seconds: float) -> set[str]:
     """Those of the named tests that fail without any fault: found one by one, if not all of them pass."""
     named = sorted({test for fault in faults for test in fault["tests"]})
-    whole = {each for each in named if "::" not in each}
-    once = [each for each in named if each in whole or each.partition("::")[0] not in whole]
+    whole = {test for test in named if "::" not in test}
+    once = [test for test in named if test in whole or test.partition("::")[0] not in whole]
     if run_tests(tree, once, _TIMES * seconds, compiled=True) == NOT_SEEN:
         return set()
-    failing = {each for each in named if run_tests(tree, [each], seconds) != NOT_SEEN}
-    for each in sorted(failing):
-        print(f"{FAILS_ANYWAY:16} {each}", flush=True)
+    failing = {test for test in named if run_tests(tree, [test], seconds) != NOT_SEEN}
+    for test in sorted(failing):
+        print(f"{FAILS_ANYWAY:16} {test}", flush=True)
     return failing
 
 
@@ -195,9 +195,9 @@ def _end(run: Any) -> None:
     run.terminate()
     run.join(_KILLED)
     run.kill()
-    for each in started:
+    for process in started:
         with suppress(psutil.NoSuchProcess):
-            each.kill()
+            process.kill()
 
 
 def pytest_in(tree: Path, tests: list[str], compiled: bool) -> None:  # noqa: FBT001 - by its place, above
@@ -210,7 +210,7 @@ def pytest_in(tree: Path, tests: list[str], compiled: bool) -> None:  # noqa: FB
     nobody = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(nobody, stream)
-    full = ["--full"] if any(each.endswith(_LONG) for each in tests) else []
+    full = ["--full"] if any(test.endswith(_LONG) for test in tests) else []
     sys.exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--first-example", *full, *tests]))
 
 

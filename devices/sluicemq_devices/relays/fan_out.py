@@ -77,7 +77,7 @@ class FanOut:
 
     def describe(self) -> list[dict[str, Any]]:
         """Return ``{peer, topics, held, lost}`` of the subscribers; of many, those that have lost most."""
-        worst = sorted(self.subscriptions.subscribers, key=lambda each: each.lost, reverse=True)
+        worst = sorted(self.subscriptions.subscribers, key=lambda subscriber: subscriber.lost, reverse=True)
         return [subscriber.describe() for subscriber in worst[:_MOST_DESCRIBED]]
 
     def pass_on(self, messages: list[bytes], wait: Callable[[], None], go_on: Callable[[], None]) -> None:

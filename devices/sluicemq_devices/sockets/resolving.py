@@ -68,7 +68,7 @@ def resolved(host: str, port: int) -> list[tuple[int, Any]]:
             host, port, type=sockets.SOCK_STREAM, flags=sockets.AI_PASSIVE
         )
     ]
-    return sorted(found, key=lambda each: _ORDER[each[0]])
+    return sorted(found, key=lambda address: _ORDER[address[0]])
 
 
 def is_ipc(address: str) -> bool:
