@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 
 from sluicemq import Client, Producer, Publisher, Reject, Worker
 from support.broker_process import BrokerProcess
@@ -145,6 +145,7 @@ def test_every_page_shows_what_is_there_and_nothing_that_users_write_becomes_mar
         places += [
             f"queues/{jobs.queue}/jobs/json",
             f"queues?contains={quote(SCRIPT)}",
+            f"find?text={quote(SCRIPT)}",
             f"dead?queue={quote(SCRIPT)}",
         ]
         places += [f"dead?queue={jobs.queue}&reason={quote(SCRIPT)}", f"queues/{quote(SCRIPT, safe='')}"]
@@ -533,6 +534,93 @@ def test_a_dead_letter_is_retried_with_an_edit_and_a_job_changed_and_cloned(
     form.get_by_role("button", name="Push").click()
     expect(page.get_by_role("heading", name="copy")).to_be_visible()
     assert jobs.client.jobs.get(jobs.queue, "copy").payload == b"\x00\xff"
+
+
+@_full
+def test_a_job_is_found_from_any_page_by_its_id_or_by_what_is_in_it(
+    dashboard: Dashboard, jobs: OwnQueue
+) -> None:
+    # Given a job that waits, one that is done and forgotten, and more than a page shows
+    name = jobs.queue
+    jobs.push(b"dear ada", id=f"w-{name}", kind=f"k-{name}", delay=1000)
+    jobs.push(b"x", id=f"d-{name}")
+    with jobs.reserve(1) as claim:
+        claim.jobs[0].commit(b"")
+    for number in range(60):
+        jobs.producer.push(name, b"%d" % number, id=f"{name}-{number:02}", kind="many")
+    jobs.producer.flush(60)
+    page = dashboard.show("workers")
+    # When it is looked for by its id, with the key of the field
+    page.keyboard.press("/")
+    page.keyboard.type(f"w-{name}")
+    page.keyboard.press("Enter")
+    # Then
+    rows = page.get_by_role("region", name="Jobs, those").locator("tbody tr")
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text("dear ada")
+    expect(page.get_by_role("status").filter(has_text="by its id, in")).to_be_visible()
+    assert f"words=w-{name}" in page.url
+    # And a job that is stored no longer says how it ended
+    page.get_by_role("search").get_by_role("searchbox").fill(f"d-{name}")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text(f"d-{name} was committed in {name}")).to_be_visible()
+    expect(rows).to_have_count(0)
+    # And Back leads to the search before, whose link leads to the job
+    page.go_back()
+    rows.get_by_role("link", name=f"w-{name}").click()
+    expect(page.get_by_role("heading", name=f"w-{name}")).to_be_visible()
+    # And a search by conditions goes on, and stands in the address
+    page = dashboard.show("find")
+    page.get_by_label("Kind").fill("many")
+    page.get_by_label("Queue", exact=True).fill(name)
+    page.get_by_role("button", name="Find", exact=True).click()
+    expect(rows).to_have_count(50)
+    page.get_by_role("button", name="Go on").click()
+    expect(rows).to_have_count(60)
+    expect(page.get_by_role("status").filter(has_text="60 found; searched")).to_be_visible()
+    assert page.url.endswith(f"find?kind=many&queue={name}")
+    page.reload()
+    expect(rows).to_have_count(50)
+
+
+def unanswered(_route: Route) -> None:
+    """Leave a request without an answer."""
+
+
+@_full
+def test_a_search_is_stopped_and_says_what_the_broker_refuses(dashboard: Dashboard, jobs: OwnQueue) -> None:
+    dashboard.page.route("**/api/v1/find?**", unanswered)
+    dashboard.page.goto(f"{dashboard.show('').url}find?text=x")
+    page = dashboard.page
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("button", name="Go on")).to_be_visible()
+    page.unroute("**/api/v1/find?**")
+    page.get_by_role("button", name="Go on").click()
+    expect(page.get_by_text("0 found; searched")).to_be_visible()
+    page.get_by_label("Queue", exact=True).fill("no-such-queue")
+    page.get_by_role("button", name="Find", exact=True).click()
+    expect(page.get_by_text("there is no queue 'no-such-queue'")).to_be_visible()
+
+
+@_full
+@pytest.mark.parametrize("width", [400, 1600])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_what_is_found_fits_its_window(
+    browser: Browser, shared_broker: BrokerUnderTest, jobs: OwnQueue, width: int, scheme: str
+) -> None:
+    kill(jobs, "long-id-" * 15, reason="a-reason-without-any-space-" * 20)
+    screen: dict[str, Any] = {"viewport": {"width": width, "height": 800}, "color_scheme": scheme}
+    dashboard = Dashboard(browser, shared_broker.process.http, jobs.queue, **screen)
+    page = dashboard.show(f"find?queue={jobs.queue}")
+    expect(page.locator("main tbody tr")).to_have_count(1)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(
+        '[...document.querySelectorAll(".scroll")].every((each) => each.scrollWidth <= each.clientWidth)'
+    )
+    if folder := os.environ.get("SLUICEMQ_TEST_PICTURES"):
+        page.screenshot(path=f"{folder}/find-{width}-{scheme}.png", full_page=True)
+    dashboard.context.close()
+    assert dashboard.wrong == []
 
 
 @_full

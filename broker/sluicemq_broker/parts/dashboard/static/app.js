@@ -7,6 +7,7 @@ import { audit } from "./audit.js";
 import { fill, h, say } from "./dom.js";
 import { count, span } from "./format.js";
 import { dead } from "./dead.js";
+import { find } from "./find.js";
 import { job } from "./job.js";
 import { kinds } from "./kinds.js";
 import { loginPage } from "./login.js";
@@ -73,7 +74,8 @@ function route() {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
   const parts = path.split("/").map((part) => { try { return decodeURIComponent(part); } catch { return part; } });
   const asked = new URLSearchParams(query);
-  const shown = parts[0] === "queues" && parts.length > 1
+  if (parts[0] === "find") anything.value = asked.get("words") || "";
+  const shown = parts[0] === "find" ? [find, "Find jobs"] : parts[0] === "queues" && parts.length > 1
     ? [parts.length > 3 && parts[2] === "jobs" ? job : queue, parts[parts.length > 3 ? 3 : 1]]
     : [(PAGES.find(([name]) => name === parts[0]) || PAGES[0])[2], (PAGES.find(([name]) => name === parts[0]) || PAGES[0])[1]];
   page?.close?.();
@@ -92,6 +94,21 @@ function route() {
 }
 let moved = false;
 
+/** The field in the head searches all queues; "/" leads to it. */
+const anything = document.getElementById("find-any");
+document.getElementById("find").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const words = anything.value.trim();
+  const address = `#/find${words ? `?${new URLSearchParams({ words })}` : ""}`;
+  if (location.hash === address) route(); else location.hash = address;
+});
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.closest?.("input, textarea, select, dialog");
+  if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || typing || anything.form.hidden) return;
+  event.preventDefault();
+  anything.select();
+});
+
 /** Nothing but the form: nobody may see anything before a login. */
 function showLogin() {
   page?.close?.();
@@ -109,6 +126,7 @@ function changed(permitted) {
   rights();
   document.body.classList.toggle("outside", needsLogin());
   for (const [path, , , shown] of PAGES) links.get(path).item.hidden = !shown();
+  anything.form.hidden = needsLogin() || !reads();
   if (!permitted) return;
   latest = null;
   live.stop(); // the page looks again, as somebody else

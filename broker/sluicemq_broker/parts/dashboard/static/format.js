@@ -2,6 +2,9 @@
 
 const whole = new Intl.NumberFormat("en-GB");
 
+/** A number with all its digits: 1,234,567. */
+export const number = (value) => whole.format(value);
+
 /** A count: whole up to 99,999, then 123k, 1.23M. */
 export function count(value) {
   if (value === null || value === undefined) return "–";
