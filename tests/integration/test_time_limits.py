@@ -183,5 +183,5 @@ def test_a_command_is_ended_at_its_limit(endpoint: str, limit: str) -> None:
         ]
         process = subprocess.Popen([*program, "--count", "1"], stderr=subprocess.PIPE)
         reason = failed(client, queue, job_id).reason
-        assert f"it ran for longer than its {limit}_time_limit of 0.1 s" in reason
+        assert f"{limit}_time_limit of 0.1 s" in reason  # as the command, or the broker, was first
         process.communicate(timeout=TIMEOUT)

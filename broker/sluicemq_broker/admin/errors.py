@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from sluicemq.protocol.rows import DeadErrorRow, ErrorsRow
 from sluicemq_broker.store import LatestError
 from sluicemq_devices.hub import in_pieces
 
-#: Errors in one answer; queues and kinds that one names.
+#: Errors in one answer; queues, kinds and workers that one names.
 _MOST_ERRORS: Final = 50
 _MOST_NAMES: Final = 10
 #: The type at the beginning of a reason, as in ``KeyError: 'name'``.
@@ -46,11 +46,16 @@ def _row(kind: str, place: str, these: Sequence[LatestError], weights: Mapping[s
         job=latest.job,
         first_at=these[-1].at,
         last_at=latest.at,
-        queues=tuple(name for name, _ in Counter(each.queue for each in these).most_common(_MOST_NAMES)),
-        kinds=tuple(
-            name for name, _ in Counter(each.kind for each in these if each.kind).most_common(_MOST_NAMES)
-        ),
+        queues=_most(each.queue for each in these),
+        kinds=_most(each.kind for each in these),
+        workers=_most(each.worker for each in these),
+        hosts=_most(each.host for each in these),
     )
+
+
+def _most(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the most frequent of these names."""
+    return tuple(name for name, _ in Counter(filter(None, names)).most_common(_MOST_NAMES))
 
 
 def _type_of(reason: str) -> str:

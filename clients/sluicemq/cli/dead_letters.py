@@ -103,6 +103,8 @@ def _error_row(error: dict[str, Any]) -> dict[str, Any]:
         "place": error["place"] or None,
         "queues": ", ".join(error["queues"]),
         "kinds": ", ".join(error["kinds"]) or None,
+        "workers": ", ".join(error.get("workers") or ()) or None,
+        "first": f"{span(time() - error['first_at'])} ago",
         "last": f"{span(time() - error['last_at'])} ago",
         "job": error["job"],
         "reason": error["reason"],

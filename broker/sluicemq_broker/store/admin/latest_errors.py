@@ -18,7 +18,7 @@ _LAST: Final = {"$cond": [{"$isArray": "$errors"}, {"$last": "$errors"}, None]}
 
 
 class LatestError(NamedTuple):
-    """The last error of one dead letter; ``type`` and ``place``: empty where its worker has not said them."""
+    """The last error of one dead letter; texts are empty where its worker has not said them."""
 
     queue: str
     job: str
@@ -27,6 +27,8 @@ class LatestError(NamedTuple):
     type: str
     place: str
     reason: str
+    worker: str = ""
+    host: str = ""
 
 
 def latest_errors(
@@ -65,7 +67,7 @@ def _read(stored: Document) -> LatestError | None:
     if not isinstance(at, datetime):
         return None
     reason = str(error.get("reason", ""))[:_REASON]
+    about = (str(error.get(name) or "") for name in ("worker", "host"))
     kind, place = str(error.get("type", "")), str(error.get("place", ""))
-    return LatestError(
-        stored["queue"], str(stored["_id"]), str(stored.get("kind", "")), seconds(at), kind, place, reason
-    )
+    job, of = str(stored["_id"]), str(stored.get("kind", ""))
+    return LatestError(stored["queue"], job, of, seconds(at), kind, place, reason, *about)

@@ -221,7 +221,8 @@ class DeadErrorRow(Row, frozen=True, kw_only=True):
     """An error of dead letters: what was raised, and in which function; as looked at.
 
     ``count``: dead letters with it; ``exact``: all were looked at, else the latest stand for the others.
-    ``reason``: of the latest, ``job`` of ``queue``. ``queues``, ``kinds``: where it occurs, ten at most.
+    ``reason``: of the latest, ``job`` of ``queue``. ``queues``, ``kinds``, ``workers``, ``hosts``: where it
+    occurs, ten at most.
     """
 
     type: str
@@ -235,6 +236,8 @@ class DeadErrorRow(Row, frozen=True, kw_only=True):
     last_at: float
     queues: tuple[str, ...]
     kinds: tuple[str, ...]
+    workers: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
 
 
 class ErrorsRow(Row, frozen=True, kw_only=True):
