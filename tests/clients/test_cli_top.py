@@ -124,8 +124,11 @@ def test_a_queue_is_shown_with_all_that_belongs_to_it(run: Run, broker: Scripted
         {"key": "ttl", "value": None, "source": "default"},
     ]
     broker.on[wire.SETTINGS] = lambda _message: {"settings": settings, "differs": []}
+    acme = {"name": "acme", "jobs": 4711, "oldest": None, "held_back": True}
+    waiting = {"kinds": [], "tenants": [acme], "groups": [], "looked": 4711, "more": False}
+    broker.on[wire.BACKLOG] = lambda _message: waiting
     shown = run("queues", "show", "mail").stdout
-    for word in ("rate", "mailer web-1.example.net:4711", "mail.welcome", "SMTPError"):
+    for word in ("rate", "acme", "mailer web-1.example.net:4711", "mail.welcome", "SMTPError"):
         assert word in shown
     assert "ttl" not in shown
     told = json.loads(run("queues", "show", "mail", "--json").stdout)

@@ -62,6 +62,7 @@ VERBS: dict[bytes, Entry] = {
     wire.WORKER: Entry(("quiet", "nobody")),
     wire.STUCK: Entry(([],)),
     wire.KINDS: Entry((None,)),
+    wire.BACKLOG: Entry(("large",)),
     wire.ERRORS: Entry((None,)),
     wire.EVENTS: Entry(({},)),
     wire.PEEK: Entry(("large", "ready", 1000)),

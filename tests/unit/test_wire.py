@@ -213,6 +213,11 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
         b"KINDS",
         "921b a46d61696c",
     ),
+    "backlog": (
+        (wire.BACKLOG, 27, "mail"),
+        b"BACKLOG",
+        "921b a46d61696c",
+    ),
     "find": (
         (wire.FIND, 27, {"kind": "mail"}, 20, None),
         b"FIND",

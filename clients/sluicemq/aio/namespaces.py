@@ -92,6 +92,7 @@ class Queues(_Namespace):
 
     list = Awaited(queues.Queues.list)
     get = Awaited(queues.Queues.get)
+    backlog = Awaited(queues.Queues.backlog)
     settings = Awaited(queues.Queues.settings)
     set_settings = Awaited(queues.Queues.set_settings)
     unset_settings = Awaited(queues.Queues.unset_settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from time import sleep
+from time import sleep, time
 from typing import Any, Final
 
 import click
@@ -14,7 +14,7 @@ from sluicemq.cli.jobs import STATES
 from sluicemq.cli.nouns import Noun
 from sluicemq.cli.operations import carried_out
 from sluicemq.cli.options import timespan
-from sluicemq.cli.output import CommandClient, Invocation, none_seen
+from sluicemq.cli.output import CommandClient, Invocation, none_seen, span
 from sluicemq.cli.queue_table import queue_rows
 from sluicemq.cli.reached import NO_STORE, counted, last_counts, store_problem
 from sluicemq.cli.workers import kind_row, worker_row
@@ -71,7 +71,7 @@ def list_(invocation: Invocation, queue: str | None, interval: float, *, watch: 
 @click.argument("queue")
 @click.pass_obj
 def show(invocation: Invocation, queue: str) -> None:
-    """Show one QUEUE, counted now, with its settings, workers, kinds of jobs and errors."""
+    """Show one QUEUE, counted now, with its settings, workers, kinds of jobs, errors, and who waits."""
     with invocation.client() as client:
         found = client.sent.queues.get(queue)
         parts = _parts(client, queue)
@@ -86,18 +86,27 @@ def show(invocation: Invocation, queue: str) -> None:
 
 
 def _parts(client: CommandClient, queue: str) -> dict[str, list[dict[str, Any]]]:
-    """Return what belongs to a queue: settings that are not the default, workers, kinds, errors."""
+    """Return what belongs to a queue: settings that are not the default, workers, errors, who waits."""
     settings = client.sent.queues.settings(queue)["settings"]
     parts: dict[str, list[dict[str, Any]]] = {
         "settings": [each for each in settings if each["source"] != "default"],
         "workers": client.sent.workers.list(queue),
         "kinds": [],
         "errors": [],
+        "tenants": [],
+        "groups": [],
     }
     with suppress(BadVerbError):  # of a broker of an older version
         parts["kinds"] = client.sent.kinds.list(queue)
         parts["errors"] = client.sent.dead_letters.by_error(queue)["errors"]
+        backlog = client.sent.queues.backlog(queue)
+        parts |= {name: [each for each in backlog[name] if each["name"]] for name in ("tenants", "groups")}
     return parts
+
+
+def _waiting(row: Mapping[str, Any]) -> dict[str, Any]:
+    oldest = None if row["oldest"] is None else span(time() - row["oldest"])
+    return {"name": row["name"], "wait": row["jobs"], "oldest": oldest, "held back": row["held_back"] or None}
 
 
 _ROWS: Final[dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] = {
@@ -109,6 +118,8 @@ _ROWS: Final[dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] = {
         "error": row["type"] or row["reason"],
         "place": row["place"],
     },
+    "tenants": _waiting,
+    "groups": _waiting,
 }
 
 

@@ -14,7 +14,7 @@ from sluicemq.operation import Operation
 from sluicemq.protocol import wire
 from sluicemq.protocol.enums import Flow, JobState
 from sluicemq.protocol.errors import TimeoutError
-from sluicemq.protocol.rows import QueueRow, SettingRow, SettingsRow
+from sluicemq.protocol.rows import BacklogRow, QueueRow, SettingRow, SettingsRow
 from sluicemq.steps import Ask, Pause, Steps
 
 #: States of jobs that a queue has to work on still.
@@ -37,6 +37,10 @@ class Queues(CalledBefore, verb="list"):
     def get(self, queue: str) -> QueueRow:
         """Return one queue, counted now; raises :class:`~sluicemq.NotFoundError` if there is none."""
         return self._calls.read(QueueRow, wire.QUEUE, queue)
+
+    def backlog(self, queue: str) -> BacklogRow:
+        """Return what the jobs are that wait: the first 10,000 by kind and tenant, and by group."""
+        return self._calls.read(BacklogRow, wire.BACKLOG, queue)
 
     def settings(self, queue: str) -> SettingsRow:
         """Return the settings of a queue, and where brokers' files differ; ``*`` stands for all queues.

@@ -33,6 +33,7 @@ _TABLE: Final[dict[str, _Rows]] = {
     "queues": (
         ("list", "QUEUES", "list"),
         ("get", "QUEUE", "show"),
+        ("backlog", "BACKLOG", "-"),
         ("settings", "SETTINGS", "settings"),
         ("set_settings", "SET", "set-settings"),
         ("unset_settings", "UNSET", "unset-settings"),

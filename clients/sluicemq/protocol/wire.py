@@ -57,6 +57,7 @@ From the client::
                                                            connect again; ``stop``: they are to end, too
     STUCK   [n, [[queue, id, attempt, seconds], ...]]   -> nil     jobs of former connections that handlers
                                                            of this client have not ended; all of them
+    BACKLOG [n, queue]                                  -> {kinds, tenants, groups, ...}  what waits there
     KINDS   [n, queue|nil]                              -> [{queue, kind, pushed, ...}, ...] at this broker
     EVENTS  [n, {after?, queue?}]                       -> {events: [{at, event, queue, job, ...}, ...],
                                                            after, missed}: events of jobs since ``after``
@@ -258,6 +259,7 @@ DISCARD: Final = b"DISCARD"
 DEAD: Final = b"DEAD"
 ERRORS: Final = b"ERRORS"
 ENDS: Final = b"ENDS"
+BACKLOG: Final = b"BACKLOG"
 FIND: Final = b"FIND"
 PUBLISH: Final = b"PUBLISH"
 READ: Final = b"READ"
@@ -410,7 +412,7 @@ LOOKS: Final = frozenset(
             RESULT,
             PING,
         ),
-        *(READ, STREAMS, STREAM, SUBS, AUDIT, BROKERS, DEAD, ERRORS, ENDS, FIND),
+        *(READ, STREAMS, STREAM, SUBS, AUDIT, BROKERS, DEAD, ERRORS, ENDS, FIND, BACKLOG),
     )
 )
 

@@ -172,6 +172,7 @@ ADMIN_VERBS: Final[dict[bytes, AdminVerb]] = {
     wire.KINDS: AdminVerb(_session, _kinds, _OF_KINDS, (str | None,), reads=True, at_once=True),
     wire.PAUSE: _changes("admin.queues", QueueAdmin.pause, _MANAGE, str, str),
     wire.RESUME: _changes("admin.queues", QueueAdmin.resume, _MANAGE, str, str),
+    wire.BACKLOG: _reads("admin.queues", QueueAdmin.backlog, _READ, str),
     wire.SETTINGS: _reads("admin.queues", QueueAdmin.settings, _READ, str),
     wire.SET: AdminVerb(_session, _set, _OF_SETTINGS, (str, dict)),
     wire.UNSET: _changes("admin.queues", QueueAdmin.unset_settings, _MANAGE, str, list),
