@@ -38,13 +38,16 @@ class Ending:
         self.result = b"" if result is None else as_bytes(result)
         self._job = job
         self._session = session
+        self._moved = False
 
     def updates(self, statements: bytes) -> list[tuple[Any, dict[str, Any], dict[str, Any]]]:
         """Return collection, filter and update of each statement in the broker's answer."""
         from bson import decode  # noqa: PLC0415 - an extra
 
         updates = []
-        for each in decode(statements)["statements"]:
+        answer = decode(statements)
+        self._moved = answer.get("moved", False)
+        for each in answer["statements"]:
             if each["result_at"]:
                 *places, last = each["result_at"]
                 reduce(getitem, places, each["update"])[last] = self.result
@@ -56,12 +59,14 @@ class Ending:
         """Return why an update has found nothing: that of the job, which is held still, or of a parent."""
         from pymongo.errors import OperationFailure  # noqa: PLC0415 - an extra
 
-        if own:
+        if own and not self._moved:
             return DifferentStoreError(
                 f"job {self._job.id} is not found where its broker has it: the session is of another "
                 "MongoDB, or its transaction has begun before the job came"
             )
         text = f"another child of the parent of job {self._job.id} has ended meanwhile"
+        if own:
+            text = f"job {self._job.id} lies in a document of its own since this transaction began: try again"
         return OperationFailure(text, _WRITE_CONFLICT, {"errorLabels": [_TRANSIENT]})
 
 

@@ -9,6 +9,8 @@ from threading import Event
 from typing import Any
 
 import pytest
+from pymongo import MongoClient
+from pymongo.client_session import ClientSession
 
 from sluicemq import Job, Producer, Reject, Worker
 from support.broker_under_test import BrokerUnderTest, serving
@@ -94,6 +96,38 @@ def test_a_pack_that_a_worker_leaves_half_done_goes_on_with_the_next_one(jobs: O
     with Worker(jobs.queue, lambda job: rest.add(job.payload), endpoint=jobs.endpoint):
         wait_until(lambda: jobs.collection.find_one() is None, 60, "all done")
     assert rest == set(payloads(100)) - set(first[:30])
+
+
+@pytest.mark.parametrize("again", ["transaction", "handler"])
+def test_a_job_that_a_transaction_ends_is_done_at_its_first_attempt(
+    jobs: OwnQueue, mongo: MongoClient[dict[str, Any]], database: str, again: str
+) -> None:
+    # Given
+    paid = mongo[database].create_collection("paid")
+    tries: Counter[str] = Counter()
+
+    def pay(job: Job, session: ClientSession) -> None:
+        paid.insert_one({"_id": job.id, "attempt": job.attempt}, session=session)
+        job.commit_in(session)
+
+    def handle(job: Job) -> None:
+        tries[job.id] += 1
+        with mongo.start_session() as session:
+            if again == "transaction":
+                session.with_transaction(lambda session: pay(job, session))
+            else:
+                with session.start_transaction():
+                    pay(job, session)
+
+    # When
+    for receipt in jobs.producer.push_many(jobs.queue, payloads(40)):
+        receipt.wait(60)
+    assert packs(jobs) == 1
+    with Worker(jobs.queue, handle, endpoint=jobs.endpoint):
+        wait_until(lambda: jobs.collection.find_one() is None, 60, "all done")
+    # Then
+    assert [each["attempt"] for each in paid.find()] == [1] * 40
+    assert set(tries.values()) == {1 if again == "transaction" else 2}
 
 
 def test_a_producer_of_small_messages_packs_nothing(jobs: OwnQueue) -> None:

@@ -38,6 +38,7 @@ class ApplicationCommits:
         check_result(size, job)
         if delivery.transaction is None:
             delivery.transaction = []
+        delivery.moved = delivery.moved or job.pack is not None
         now = self._core.clock.now()
         started = now - self._core.timer.now() + delivery.handed_at
         completed = Completed(job, b"", delivery.worker.name, started)

@@ -184,16 +184,20 @@ def on_refusal(problem: SluiceError, job: Job, worker: str, backoff: Backoff, no
 def in_transaction(settled: Settled[Any]) -> Settled[Any]:
     """Return the end of a delivery whose job may be ended by a transaction of its worker.
 
-    A worker that says how its job goes on says by that no more than that it is done.
+    A worker that says how its job goes on says by that no more than that it is done. A failure counts no
+    attempt if the transaction may have failed because the job was moved.
     """
+    delivery = settled.delivery
+    uncounted = Return(RolledBack(delivery.job, "", delivery.worker.name, counted=False), Count.RETURNED)
     match settled.decision:
         case Confirm() | TakeBack():
             return settled
+        case Return(counts_as=Count.ROLLED_BACK) if delivery.moved and settled.settlement:
+            return settled._replace(decision=TakeBack(uncounted))
         case Return() as decision:
             return settled._replace(decision=TakeBack(decision))
         case Release():
-            entry = RolledBack(settled.delivery.job, "", settled.delivery.worker.name, counted=False)
-            return settled._replace(decision=TakeBack(Return(entry, Count.RETURNED)))
+            return settled._replace(decision=TakeBack(uncounted))
         case decision:
             return settled._replace(decision=Confirm(getattr(decision, "result", b"")))
 

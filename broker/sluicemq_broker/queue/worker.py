@@ -46,13 +46,14 @@ class Delivery:
 
     ``kept``, of one that was popped: its job is still in MongoDB, as done. ``begun``, once it has ended
     without a verdict: False if its worker can't have begun the job. ``transaction``, once its worker has
-    asked for the statements that end its job within a transaction: the parents that end with it.
+    asked for the statements that end its job within a transaction: the parents that end with it. ``moved``:
+    the job was stored alone for that, so a transaction that had begun before could not end it.
     ``time_limits``: None if it has none; ``limit_at``: when its hard one is over, once it has begun.
     """
 
     __slots__ = (
-        *("begun", "handed_at", "job", "kept", "limit_at", "overdue_at", "receipt", "state", "time_limits"),
-        *("transaction", "worker"),
+        *("begun", "handed_at", "job", "kept", "limit_at", "moved", "overdue_at", "receipt", "state"),
+        *("time_limits", "transaction", "worker"),
     )
 
     def __init__(
@@ -69,6 +70,7 @@ class Delivery:
         self.kept = False
         self.begun = True
         self.transaction: list[EndedParent] | None = None
+        self.moved = False
 
     @property
     def hard_limit(self) -> float:

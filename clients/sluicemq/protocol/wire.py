@@ -37,9 +37,11 @@ From the client::
                                                            progress of jobs: the latest is stored, about
                                                            once a second, and shown
     COMMITIN [n, receipt, size]                         -> bin: a BSON document {statements: [{database,
-                                                           collection, filter, update, result_at}, ...]}:
-                                                           updates that end the job within a transaction of
-                                                           the client's own. Each must find its document.
+                                                           collection, filter, update, result_at}, ...],
+                                                           moved?}: updates that end the job within a
+                                                           transaction of the client's own. Each must find
+                                                           its document; ``moved``: one that has begun
+                                                           before does not.
                                                            result_at: keys to where the result goes, bin, of
                                                            ``size`` bytes; or empty
     PING    [n, health]                                 -> nil; with true, about the broker's MongoDB:

@@ -45,7 +45,9 @@ def statements_of_end(
     """Return the statements that end a job with a result of ``size`` bytes, in BSON, and parents that end.
 
     ``queue`` opens a parent's queue by name. Its parents are read now; a job without one reads nothing.
+    A job that lay in a pack is ``moved``: a transaction that has begun before does not find it.
     """
+    moved = {"moved": True} if completed.job.pack is not None else {}
     source.lift([completed.job])
     until = (completed.job.kept_until(now) or now) + _LATER
     end = end_of(completed, now, until)
@@ -53,7 +55,8 @@ def statements_of_end(
     with translated():
         parents = list(counting_down(completed.job, size, now, _LATER, queue))
     above = [_statement(each.store, each.filter, each.update, each.result_at) for each in parents]
-    return bson.encode({"statements": [own, *above]}), [end for each in parents for end in each.ended]
+    ends = [end for each in parents for end in each.ended]
+    return bson.encode({"statements": [own, *above], **moved}), ends
 
 
 def _statement(
