@@ -10,7 +10,9 @@ from typing import Any
 import msgpack
 import pytest
 from bson.binary import Binary
+from pymongo import MongoClient
 
+from integration.explained_plans import Explainer
 from integration.store_verbs import ME, OTHER, claim, rolled_back
 from sluicemq.protocol.errors import LeaseLostError, NotFoundError, UncertainError
 from sluicemq_broker.job import Job, Reservation
@@ -26,6 +28,7 @@ from sluicemq_broker.store import (
     QueueStore,
     fan_out,
 )
+from sluicemq_broker.store.admin import counting
 from sluicemq_broker.store.jobs.packs import LEAST, MOST, form_packs
 from support.jobs import NOW, ChangesAtOnce, a_job, everything, finished, ids
 from support.waiting import TIMEOUT, wait_until
@@ -40,9 +43,7 @@ def packs(store: QueueStore) -> QueueStore:
     return store
 
 
-def made(
-    count: int, maker: int = 1, first: int = 1, owner: str = "", hold: int = 7, **fields: Any
-) -> list[Job]:
+def made(count: int, first: int = 1, owner: str = "", hold: int = 7, **fields: Any) -> list[Job]:
     """Jobs with ids of one producer, in a row, as one message brings them."""
     jobs = [a_job(f"{0:012x}{1:010x}{first + n:08x}", b"payload %d" % n, **fields) for n in range(count)]
     form_packs(jobs, PACKED)
@@ -465,3 +466,25 @@ def test_a_purge_removes_packs_and_counts_their_jobs(packs: QueueStore, changes:
     assert changes.purge(packs.queue, "ready", NOW) == 99 + 41
     assert packs.which_exist(ids(held)) == set(ids(held))
     assert stored_as(packs) == [40]
+
+
+def test_counting_and_a_search_for_ids_read_no_pack_in_vain(
+    packs: QueueStore, mongo_uri: str, explainer: Explainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given many packs, of which one has the id
+    monkeypatch.setattr(counting, "_READ_ANYWAY", 5)
+    for number in range(1, 29):
+        pushed(packs, made(40, first=1000 * number))
+    jobs = pushed(packs, made(40))
+    with MongoClient[dict[str, Any]](mongo_uri, event_listeners=[explainer]) as client:
+        documents = client[packs.jobs.database.name]
+        # When
+        with explainer.plans() as plans:
+            counts = Inspector(documents, exactly=100).counts(packs.queue, NOW)
+            counted = [plan.documents for plan in plans if plan.command == "aggregate"]
+        with explainer.plans() as plans:
+            found = Listing(documents).with_ids(packs.queue, jobs[7].id, 5, NOW).jobs
+            searched = [plan.documents for plan in plans]
+    # Then
+    assert (counts["ready"], [each["id"] for each in found]) == (29 * 40, [jobs[7].id])
+    assert (max(counted), sum(searched)) == (5, 1)

@@ -121,15 +121,14 @@ class BrokerUnderTest:
 
     def counts(self, queue: str) -> Counter[str]:
         """Jobs of a queue by state as it is shown; read in MongoDB, for a broker counts all queues."""
-        stored = self.collection(queue).find({}, {"state": 1, "eligible_at": 1, "created_at": 1})
+        stored = self.collection(queue).find({}, {"state": 1, "eligible_at": 1, "created_at": 1, "left": 1})
         now = datetime.now(UTC).replace(tzinfo=None)
-        return Counter(
+        found: Counter[str] = Counter()
+        for each in stored:
             # What was not delayed is ready, though the broker may take the server's clock to be ahead.
-            "scheduled"
-            if each["state"] == "ready" and each["eligible_at"] > max(now, each["created_at"])
-            else each["state"]
-            for each in stored
-        )
+            later = each["state"] == "ready" and each["eligible_at"] > max(now, each["created_at"])
+            found["scheduled" if later else each["state"]] += each.get("left", 1)
+        return found
 
     def await_count(self, queue: str, state: str, count: int) -> None:
         """Wait until ``count`` jobs of a queue are in this state."""

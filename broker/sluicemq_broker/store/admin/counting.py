@@ -19,10 +19,11 @@ from sluicemq_broker.store.jobs.index_models import (
     EXPIRY_INDEX,
     LINE_EXPIRY_INDEX,
     LINE_INDEX,
+    PACK_INDEX,
     READY_INDEX,
     RESERVED_INDEX,
 )
-from sluicemq_broker.store.jobs.indexes import has_lines, may_have
+from sluicemq_broker.store.jobs.indexes import has_lines, has_packs, may_have
 from sluicemq_broker.store.jobs.many_queues import Branch, ask_together, union
 from sluicemq_broker.store.jobs.outcomes import EXPIRED
 from sluicemq_broker.store.values import Document, Jobs, date
@@ -49,20 +50,27 @@ _TOTAL: Final[list[Document]] = [{"$collStats": {"count": {}}}, {"$project": {"c
 _TOTALS_TOGETHER, _TOGETHER = 100, 25
 
 
-#: States of packs, which are read to see how many jobs are in them.
-_MAY_BE_PACKED: Final = (State.READY, State.RESERVED)
+#: A row of its own has all packs, ready and reserved ones, by their index alone; and how many it counts.
+_PACKS: Final = "packs"
+_PACKS_COUNTED: Final = 100_000
+_IN_PACKS: Final[Document] = {"left": {"$gte": 0}}
+#: Documents of a state that are read to count them, however many jobs are in packs: each may have a MiB.
+_READ_ANYWAY: Final = 300
 
 
 class _Counted(NamedTuple):
-    """Documents of a state, and the jobs in them."""
+    """Documents, and the jobs in them as far as these were read: those of reserved packs, or of all packs."""
 
     documents: int
     jobs: int
 
     @property
-    def in_each(self) -> float:
-        """How many jobs a document has."""
-        return self.jobs / self.documents
+    def more(self) -> int:
+        """How many more jobs than documents there are."""
+        return self.jobs - self.documents
+
+
+_NONE: Final = _Counted(0, 0)
 
 
 class Counting:
@@ -89,12 +97,16 @@ class Counting:
         itself). Expired jobs count as none, though the sweep may not have ended them.
         """
         total = self._jobs.estimated_document_count()  # wrong after a crash of MongoDB
+        if total > _READ_ANYWAY:  # with the jobs in packs there are enough for an estimate
+            self._exactly = min(self._exactly, max(_READ_ANYWAY, self._exactly - self._packs().more))
         if total < self._surely_many and (found := self._all_at_once()):
             return found
         shares = self._sampled() if total >= self._surely_many else {}
         few = [state for state in SHOWN_STATES if shares.get(state, 0.0) * total < 3 * self._exactly]
         over = self._expired()
-        found = dict(zip(few, _together([partial(self._counted, state) for state in few]), strict=True))
+        questions = [partial(self._counted, state) for state in few]
+        *rows, packs = _together([*questions, self._packs])
+        found = dict(zip(few, rows, strict=True))
         counts = {state: each.documents for state, each in found.items()}
         many = [state for state in SHOWN_STATES if counts.get(state, self._exactly) >= self._exactly]
         if over.get(State.READY, 0) + over.get(SCHEDULED, 0) >= self._exactly:  # perhaps more: see the sample
@@ -104,7 +116,11 @@ class Counting:
             shares = shares or self._sampled()
         rest = total - sum(count for state, count in counts.items() if state not in many)
         counts |= self._shared_out(rest, many, shares)
-        counts |= {state: int(counts[state] * each.in_each) for state, each in found.items() if each.jobs}
+        if packs.documents >= _PACKS_COUNTED:
+            packs = _Counted(total, packs.jobs * total // packs.documents)
+        reserved = found.get(State.RESERVED, _NONE)
+        more = reserved.more * counts[State.RESERVED] // max(1, reserved.documents)
+        counts |= _with_packs(counts, packs.more, more)
         counts |= {state: max(0, counts[state] - count) for state, count in over.items()}
         oldest = self.oldest_ready() if counts[State.READY] else None
         return {**{state: counts[state] for state in SHOWN_STATES}, "exact": not many, "oldest": oldest}
@@ -141,12 +157,14 @@ class Counting:
         Six statements of their own, and those for the oldest job, took broker and MongoDB 10 ms of CPU. It
         takes more where a state has too many jobs, or something has expired.
         """
-        lines = has_lines(self._jobs)
+        there = self._jobs.index_information()
+        lines = LINE_INDEX in there
         states = [state for state in SHOWN_STATES if lines or state != State.WAITING]
         over = [_over(self._now), *([_over_in_line(self._now)] if lines else [])]
         branches = (
             *(_counting(state, selects(state, self._now), self._exactly) for state in states),
             *(_counting(EXPIRED, state, self._exactly) for state in over),
+            *([_counting(_PACKS, _IN_PACKS, self._exactly)] if PACK_INDEX in there else []),
         )
         together = union(Branch(self._jobs.name, branch) for branch in branches)
         found = {document["_id"]: document for document in self._jobs.aggregate(together, hint=READY_INDEX)}
@@ -157,10 +175,18 @@ class Counting:
     def _counted(self, state: str) -> _Counted:
         """Count the jobs of a state, in up to ``exactly`` documents."""
         if not may_have(self._jobs, state):
-            return _Counted(0, 0)
+            return _NONE
         index = _INDEX_OF.get(state, ENDED_INDEX)
-        found = self._jobs.aggregate(_counting(state, selects(state, self._now), self._exactly), hint=index)
-        return next((_Counted(each["documents"], each["count"]) for each in found), _Counted(0, 0))
+        return self._row(_counting(state, selects(state, self._now), self._exactly), index)
+
+    def _packs(self) -> _Counted:
+        """Count the jobs in packs, ready and reserved ones."""
+        if not has_packs(self._jobs):
+            return _NONE
+        return self._row(_counting(_PACKS, _IN_PACKS, _PACKS_COUNTED), PACK_INDEX)
+
+    def _row(self, steps: list[Document], index: str) -> _Counted:
+        return next((_counted(each) for each in self._jobs.aggregate(steps, hint=index)), _NONE)
 
     def _expired(self) -> dict[str, int]:
         """Count expired jobs that are not ended yet: few, except for a moment."""
@@ -215,26 +241,47 @@ def small_counts(database: Documents, queues: Sequence[str], now: float) -> dict
     }
     branches = [_counting(state, selects(state, now), COUNTED_EXACTLY) for state in _INDEXED]
     branches.append(_counting(EXPIRED, _over(now), 1))
+    branches.append(_counting(_PACKS, _IN_PACKS, COUNTED_EXACTLY))
     counts: dict[str, dict[str, Any]] = {}
     for queue, rows in ask_together(database, list(totals), branches, _TOGETHER).items():
         found = {row["_id"]: row for row in rows}
-        if EXPIRED not in found and sum(row["documents"] for row in rows) == totals[queue]:
+        documents = sum(row["documents"] for row in rows if row["_id"] != _PACKS)
+        if EXPIRED not in found and documents == totals[queue]:
             counts[queue] = _figures(found)
     return counts
 
 
 def _figures(by_state: Mapping[str, Document]) -> dict[str, Any]:
     """Return exact counts from a row for each state in which there are jobs."""
-    counts = {state: by_state[state]["count"] if state in by_state else 0 for state in SHOWN_STATES}
+    counts = {state: by_state[state]["documents"] if state in by_state else 0 for state in SHOWN_STATES}
+    reserved, packs = (_counted(by_state.get(name, {})).more for name in (State.RESERVED, _PACKS))
     ready = by_state.get(State.READY)
-    return {**counts, "exact": True, "oldest": None if ready is None else plain(ready["oldest"])}
+    oldest = None if ready is None else plain(ready["oldest"])
+    return {**counts, **_with_packs(counts, packs, reserved), "exact": True, "oldest": oldest}
+
+
+def _with_packs(counts: Mapping[str, int], more: int, reserved: int) -> dict[str, int]:
+    """Return the jobs that are ready and reserved, from their documents.
+
+    There are so many ``more`` jobs in all packs, and in ``reserved`` ones. Packs that are claimed meanwhile
+    may be missing here, or be there twice.
+    """
+    return {
+        State.READY: max(0, counts[State.READY] + max(0, more - reserved)) if counts[State.READY] else 0,
+        State.RESERVED: counts[State.RESERVED] + reserved,
+    }
+
+
+def _counted(row: Mapping[str, Any]) -> _Counted:
+    documents: int = row.get("documents", 0)
+    return _Counted(documents, row.get("jobs", documents))
 
 
 def _counting(name: str, these: Document, most: int) -> list[Document]:
     """Return a pipeline that counts these jobs, in ``most`` documents at most, in a row with this name."""
-    whole: Document = {"_id": {"$literal": name}, "documents": {"$sum": 1}, "count": {"$sum": 1}}
-    if name in _MAY_BE_PACKED:
-        whole["count"] = {"$sum": {"$ifNull": ["$left", 1]}}
+    whole: Document = {"_id": {"$literal": name}, "documents": {"$sum": 1}}
+    if name in {State.RESERVED, _PACKS}:
+        whole["jobs"] = {"$sum": {"$ifNull": ["$left", 1]}}
     if name == State.READY:
         whole["oldest"] = {"$min": "$eligible_at"}
     return [{"$match": these}, {"$limit": most}, {"$group": whole}]

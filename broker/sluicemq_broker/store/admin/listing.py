@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
-from heapq import nlargest, nsmallest
+from heapq import nsmallest
 from typing import Final, NamedTuple
 
 from pymongo.errors import ExecutionTimeout
@@ -26,9 +26,9 @@ from sluicemq_broker.store.admin.places import Place, milliseconds, moment, not_
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.jobs.documents import FOR_CHILDREN, PACK_FIELDS, collection
-from sluicemq_broker.store.jobs.index_models import ENDED_INDEX
+from sluicemq_broker.store.jobs.index_models import ENDED_INDEX, PACK_INDEX
 from sluicemq_broker.store.jobs.indexes import may_have
-from sluicemq_broker.store.jobs.packs import ALL_PACKS, is_pack, opened
+from sluicemq_broker.store.jobs.packs import is_pack, opened, packs_with
 from sluicemq_broker.store.values import BY_ID, Document, Jobs, date
 from sluicemq_devices.hub import let_others_run
 
@@ -115,7 +115,7 @@ class Listing:
         """Return jobs of a state; raises BadFrames if ``after`` is no :attr:`JobPage.next` of that state."""
         if state in _ENDED:
             return self.ended(queue, state, DeadLetters(), limit, after, now)
-        found: list[Document] = []
+        found: list[tuple[Document, list[Document]]] = []
         jobs, count = self._jobs(queue), 0
         with translated():
             if not may_have(jobs, state):
@@ -124,8 +124,11 @@ class Listing:
             for these in _ranges(state, sort, after, now):
                 rows = jobs.find(these, LISTED, hint=index, batch_size=_AT_ONCE)
                 for document in rows.sort(sort).limit(limit + 1 - len(found)):
-                    found.append(document)
-                    count += document["left"] if is_pack(document) else 1
+                    found.append((document, [listed(job, state) for job in jobs_in(document, now)]))
+                    if is_pack(document):  # up to a MiB
+                        del document["jobs"]
+                        let_others_run()
+                    count += document.get("left", 1)
                     if count > limit:
                         break
                 if count > limit:
@@ -133,9 +136,9 @@ class Listing:
         last = None
         if count > limit:  # a pack is shown whole
             found = found[:-1] or found
-            last = found[-1]
+            last = found[-1][0]
         place = None if last is None else _in_line(last) if state == State.WAITING else place_of(last, sort)
-        return JobPage([listed(job, state) for document in found for job in jobs_in(document, now)], place)
+        return JobPage([row for _, rows in found for row in rows], place)
 
     def ended(
         self, queue: str, state: str, choice: DeadLetters, limit: int, after: Place | None, now: float
@@ -160,15 +163,21 @@ class Listing:
         return JobPage([listed(document, state) for document in found[:limit]], next_)
 
     def with_ids(self, queue: str, beginning: str, limit: int, now: float, *, last: bool = False) -> JobPage:
-        """Return jobs of any state whose id begins so, by their ids; ``last``: the last ones, backwards."""
+        """Return jobs of any state whose id begins so, by their ids.
+
+        ``last``: the last ones, backwards, of ids that somebody gave: those in packs are left out.
+        """
         these = {"_id": {"$gte": beginning, "$lt": beginning + "\U0010ffff"}, "left": {"$exists": False}}
-        first = nlargest if last else nsmallest
         with translated():
             jobs = self._jobs(queue)
             found = list(jobs.find(these, LISTED, hint=BY_ID).sort("_id", -1 if last else 1).limit(limit))
-            for pack in jobs.find(ALL_PACKS, LISTED, hint=BY_ID, batch_size=_AT_ONCE):
-                inside = [job for job in jobs_in(pack, now) if str(job["_id"]).startswith(beginning)]
-                found = first(limit, [*found, *inside], key=lambda job: str(job["_id"]))
+            for first in [] if last else packs_with(jobs, beginning):
+                if len(found) >= limit and first > str(found[-1]["_id"]):
+                    break
+                pack = jobs.find_one({"left": {"$gte": 1}, "first": first}, LISTED, hint=PACK_INDEX)
+                inside = [] if pack is None else jobs_in(pack, now)
+                inside = [job for job in inside if str(job["_id"]).startswith(beginning)]
+                found = nsmallest(limit, [*found, *inside], key=lambda job: str(job["_id"]))
                 let_others_run()
         return JobPage([listed(job, state_at(job, now)) for job in found], None)
 

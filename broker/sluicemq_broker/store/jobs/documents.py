@@ -59,7 +59,7 @@ PUT_ASIDE: Final = "removed."
 
 
 #: Fields that only packs have (:mod:`~sluicemq_broker.store.jobs.packs`).
-PACK_FIELDS: Final = ("count", "left", "jobs", "d0", "d1", "d2", "d3")
+PACK_FIELDS: Final = ("count", "left", "jobs", "first", "last", "d0", "d1", "d2", "d3")
 
 
 #: How many former queues of a job are kept, the last ones.

@@ -15,6 +15,7 @@ ENDED_INDEX: Final = "ended"
 EXPIRY_INDEX: Final = "expiry"
 REMOVAL_INDEX: Final = "removal"
 DEDUPE_INDEX: Final = "dedupe"
+PACK_INDEX: Final = "pack"
 HEAD_INDEX: Final = "head"
 LINE_INDEX: Final = "line"
 LINE_EXPIRY_INDEX: Final = "line_expiry"
@@ -45,6 +46,8 @@ INDEXES: Final = [
     IndexModel([("remove_at", 1)], name=REMOVAL_INDEX, expireAfterSeconds=0, sparse=True),
     # Unique, so that of several pushes, at any broker, one is first.
     IndexModel([("dedupe_id", 1)], name=DEDUPE_INDEX, unique=True, sparse=True),
+    # Packs are counted, and looked for by the ids in them, without being read: each may have a MiB.
+    IndexModel([("left", 1), ("first", 1), ("last", 1)], name=PACK_INDEX, sparse=True),
 ]
 
 #: The lines of groups, each in the order of its places.

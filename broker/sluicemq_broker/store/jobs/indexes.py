@@ -17,7 +17,7 @@ from sluicemq_broker.job import State
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store.creation import by_majority
 from sluicemq_broker.store.errors import ServerCode, brief, in_trouble
-from sluicemq_broker.store.jobs.index_models import INDEXES, LINE_INDEX, SLOT_INDEX
+from sluicemq_broker.store.jobs.index_models import INDEXES, LINE_INDEX, PACK_INDEX, SLOT_INDEX
 from sluicemq_broker.store.values import Document, Jobs
 
 _AT_ONCE: Final = 1000
@@ -99,6 +99,11 @@ class IndexOnDemand:
 def has_lines(jobs: Jobs) -> bool:
     """Return True if a job may wait there, for its turn or its children; none ever did without this index."""
     return LINE_INDEX in jobs.index_information()
+
+
+def has_packs(jobs: Jobs) -> bool:
+    """Return True if packs may lie there, which are counted by their index."""
+    return PACK_INDEX in jobs.index_information()
 
 
 def may_have(jobs: Jobs, state: str) -> bool:

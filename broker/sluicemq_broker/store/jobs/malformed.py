@@ -76,4 +76,4 @@ def set_ownerless_aside(collection: Jobs, now: float) -> list[Malformed]:
 def aside(reason: str, now: float) -> list[Document]:
     """Return an update that can't fail, whatever the document's fields are."""
     ended = {**dead(now), "unreadable": {"$literal": reason}, "errors": with_entry(now, 0, reason)}
-    return [{"$set": ended}, {"$unset": ["owner", "reserved_at", "slot", "head", "wait"]}]
+    return [{"$set": ended}, {"$unset": ["owner", "reserved_at", "slot", "head", "wait", "left"]}]

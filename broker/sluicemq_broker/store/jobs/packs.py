@@ -4,6 +4,7 @@ A pack has the fields of one job, for all of its jobs, and these::
 
     {_id: "pack/MARK/NUMBER",       of its first job's id
      count, left,                   jobs when it was stored, and jobs that are in it still
+     first, last,                   the first and the last of their ids, in the order of texts
      jobs: msgpack [[id, payload], ...],
      d0?, d1?, d2?, d3?}            bits of jobs that are not: ended, or lifted out
 
@@ -37,6 +38,8 @@ from sluicemq_broker.job import Job, Pack, Reservation, State
 from sluicemq_broker.store.errors import applied, translated
 from sluicemq_broker.store.halving import in_halves
 from sluicemq_broker.store.jobs.documents import PACK_FIELDS, QueueDefaults, document, job
+from sluicemq_broker.store.jobs.index_models import PACK_INDEX
+from sluicemq_broker.store.jobs.indexes import has_packs
 from sluicemq_broker.store.jobs.malformed import aside
 from sluicemq_broker.store.jobs.outcomes import RELEASE, RESERVATION, dead, taken_over, uncertain
 from sluicemq_broker.store.jobs.transactions import Aborted, transact
@@ -60,8 +63,6 @@ _IDS: Final = re.compile(
 _ALIKE: Final = frozenset({"story", "kind"})
 #: True of packs.
 PACKS: Final[Document] = {"left": {"$gte": 0}}
-#: All packs of a queue, by their ids.
-ALL_PACKS: Final[Document] = {"_id": {"$gte": _PREFIX, "$lt": _PREFIX + "g"}, **PACKS}
 
 
 class _Place(NamedTuple):
@@ -168,7 +169,9 @@ def stored_together(jobs: Sequence[Job], now: datetime, defaults: QueueDefaults)
     del stored["payload"]
     stored["_id"] = pack.id
     content = msgpack_values.pack([(each.id, each.payload) for each in jobs])
-    return {**stored, "count": len(jobs), "left": len(jobs), "jobs": content}
+    ids = [each.id for each in jobs]
+    sizes = {"count": len(jobs), "left": len(jobs), "first": min(ids), "last": max(ids)}
+    return {**stored, **sizes, "jobs": content}
 
 
 # --------------------------------------------------------------------------------------- read
@@ -176,7 +179,7 @@ def stored_together(jobs: Sequence[Job], now: datetime, defaults: QueueDefaults)
 
 def is_pack(stored: Mapping[str, Any]) -> bool:
     """Return True for the document of a pack."""
-    return "jobs" in stored
+    return "left" in stored
 
 
 def done_bits(stored: Mapping[str, Any]) -> int:
@@ -314,6 +317,23 @@ def _range(places: Sequence[_Place]) -> Document:
     first = places[0]._replace(number=max(0, places[0].number - MOST + 1))
     return {"_id": {"$gte": first.pack, "$lte": places[-1].pack}}
 
+
+def packs_with(jobs: Jobs, beginning: str) -> list[str]:
+    """Return the first ids of packs in which an id may begin so, in order; the first :data:`_SEARCHED` alone.
+
+    MongoDB finds them in their index, and reads none. Raises the driver's errors.
+    """
+    if not _BEGINNING.fullmatch(beginning) or not has_packs(jobs):
+        return []
+    these = {"left": {"$gte": 1}, "first": {"$lt": beginning + "g"}, "last": {"$gte": beginning}}
+    found = jobs.find(these, {"_id": 0, "first": 1}, hint=PACK_INDEX).sort("first", 1)
+    return [each["first"] for each in found.limit(_SEARCHED)]
+
+
+#: Packs that one search by the beginning of an id may read.
+_SEARCHED: Final = 1000
+#: Beginnings of ids that jobs in packs may have.
+_BEGINNING: Final = re.compile(r"[0-9a-f-]{0,34}")
 
 #: Makers of ids that one statement looks for.
 _MARKS_AT_ONCE: Final = 100

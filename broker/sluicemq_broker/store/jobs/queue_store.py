@@ -28,7 +28,7 @@ from sluicemq_broker.store.jobs.claims import CLAIM_BYTES, Claim, Claims
 from sluicemq_broker.store.jobs.documents import PACK_FIELDS, QueueDefaults, document, queue_of
 from sluicemq_broker.store.jobs.expiry import ExpiredJobs, expire, will_expire
 from sluicemq_broker.store.jobs.groups import GroupStore
-from sluicemq_broker.store.jobs.index_models import ENDED_INDEX
+from sluicemq_broker.store.jobs.index_models import ENDED_INDEX, RESERVED_INDEX
 from sluicemq_broker.store.jobs.indexes import Notice, ignore, make_indexes, mend_indexes
 from sluicemq_broker.store.jobs.inserts import Insertion
 from sluicemq_broker.store.jobs.malformed import Malformed, set_aside, set_ownerless_aside
@@ -479,7 +479,7 @@ class QueueStore:
         """Lift what is about to die out of packs; return how many more jobs than packs are left."""
         while True:
             with translated():
-                packs = list(self.jobs.find({**held, **PACKS}, _SIZES))
+                packs = list(self.jobs.find({**held, **PACKS}, _SIZES, hint=RESERVED_INDEX))
             doomed = [each for each in packs if each.get("losses", 0) + 1 >= max_losses]
             if not doomed:
                 return sum(pack["left"] - 1 for pack in packs)
