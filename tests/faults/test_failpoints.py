@@ -59,7 +59,7 @@ def test_of_a_statement_that_verbs_share_the_verb_that_is_named_is_met(
 def test_a_statement_waits_and_goes_on(mongo_uri: str, database: str) -> None:
     with broker(mongo_uri, database, f"{COMMIT}.before=wait:3") as slow:
         with Producer(endpoint=slow.doors["smq"]) as producer:
-            producer.push("mail", b"first").wait(TIMEOUT)
+            producer.push("mail", b"first", id="a job that lies alone").wait(TIMEOUT)
         with Client(endpoint=slow.doors["smq"]) as client, client.reserve("mail", 1, wait=TIMEOUT) as claim:
             began = time.monotonic()
             claim.jobs[0].commit()

@@ -149,7 +149,7 @@ def release_and_claim_again(shared: SharedQueue, leaving: str, payload: bytes) -
     # Then
     assert again, "a broker with an idle worker did not claim the job"
     assert not third.offered(0.5), "two workers have the job"
-    stored = shared.jobs.find_one({"_id": job.id})
+    stored = shared.jobs.find_one({"$or": [{"_id": job.id}, {"first": job.id}]})  # itself, or its pack
     assert stored
     assert stored["state"] == "reserved"
     second.commit(again[0])
