@@ -26,6 +26,7 @@ from sluicemq_broker.store.jobs.index_models import (
 from sluicemq_broker.store.jobs.indexes import has_lines, has_packs, may_have
 from sluicemq_broker.store.jobs.many_queues import Branch, ask_together, union
 from sluicemq_broker.store.jobs.outcomes import EXPIRED
+from sluicemq_broker.store.jobs.packs import PACKS
 from sluicemq_broker.store.values import Document, Jobs, date
 
 #: Jobs of a state that are counted one by one, at most; above, the figure is an estimate.
@@ -53,7 +54,6 @@ _TOTALS_TOGETHER, _TOGETHER = 100, 25
 #: A row of its own has all packs, ready and reserved ones, by their index alone; and how many it counts.
 _PACKS: Final = "packs"
 _PACKS_COUNTED: Final = 100_000
-_IN_PACKS: Final[Document] = {"left": {"$gte": 0}}
 #: Documents of a state that are read to count them, however many jobs are in packs: each may have a MiB.
 _READ_ANYWAY: Final = 300
 
@@ -164,7 +164,7 @@ class Counting:
         branches = (
             *(_counting(state, selects(state, self._now), self._exactly) for state in states),
             *(_counting(EXPIRED, state, self._exactly) for state in over),
-            *([_counting(_PACKS, _IN_PACKS, self._exactly)] if PACK_INDEX in there else []),
+            *([_counting(_PACKS, PACKS, self._exactly)] if PACK_INDEX in there else []),
         )
         together = union(Branch(self._jobs.name, branch) for branch in branches)
         found = {document["_id"]: document for document in self._jobs.aggregate(together, hint=READY_INDEX)}
@@ -183,7 +183,7 @@ class Counting:
         """Count the jobs in packs, ready and reserved ones."""
         if not has_packs(self._jobs):
             return _NONE
-        return self._row(_counting(_PACKS, _IN_PACKS, _PACKS_COUNTED), PACK_INDEX)
+        return self._row(_counting(_PACKS, PACKS, _PACKS_COUNTED), PACK_INDEX)
 
     def _row(self, steps: list[Document], index: str) -> _Counted:
         return next((_counted(each) for each in self._jobs.aggregate(steps, hint=index)), _NONE)
@@ -241,7 +241,7 @@ def small_counts(database: Documents, queues: Sequence[str], now: float) -> dict
     }
     branches = [_counting(state, selects(state, now), COUNTED_EXACTLY) for state in _INDEXED]
     branches.append(_counting(EXPIRED, _over(now), 1))
-    branches.append(_counting(_PACKS, _IN_PACKS, COUNTED_EXACTLY))
+    branches.append(_counting(_PACKS, PACKS, COUNTED_EXACTLY))
     counts: dict[str, dict[str, Any]] = {}
     for queue, rows in ask_together(database, list(totals), branches, _TOGETHER).items():
         found = {row["_id"]: row for row in rows}
@@ -263,7 +263,7 @@ def _figures(by_state: Mapping[str, Document]) -> dict[str, Any]:
 def _with_packs(counts: Mapping[str, int], more: int, reserved: int) -> dict[str, int]:
     """Return the jobs that are ready and reserved, from their documents.
 
-    There are so many ``more`` jobs in all packs, and in ``reserved`` ones. Packs that are claimed meanwhile
+    ``more``: jobs beyond one in each of all packs; ``reserved``: in reserved ones. Those claimed meanwhile
     may be missing here, or be there twice.
     """
     return {

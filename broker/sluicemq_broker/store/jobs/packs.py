@@ -319,7 +319,7 @@ def _range(places: Sequence[_Place]) -> Document:
 
 
 def packs_with(jobs: Jobs, beginning: str) -> list[str]:
-    """Return the first ids of packs in which an id may begin so, in order; the first :data:`_SEARCHED` alone.
+    """Return the first ids of packs in which an id may begin so, in order; 1,000 at most.
 
     MongoDB finds them in their index, and reads none. Raises the driver's errors.
     """
@@ -327,11 +327,9 @@ def packs_with(jobs: Jobs, beginning: str) -> list[str]:
         return []
     these = {"left": {"$gte": 1}, "first": {"$lt": beginning + "g"}, "last": {"$gte": beginning}}
     found = jobs.find(these, {"_id": 0, "first": 1}, hint=PACK_INDEX).sort("first", 1)
-    return [each["first"] for each in found.limit(_SEARCHED)]
+    return [each["first"] for each in found.limit(1000)]
 
 
-#: Packs that one search by the beginning of an id may read.
-_SEARCHED: Final = 1000
 #: Beginnings of ids that jobs in packs may have.
 _BEGINNING: Final = re.compile(r"[0-9a-f-]{0,34}")
 
