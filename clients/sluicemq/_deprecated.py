@@ -162,7 +162,7 @@ def endpoint_first(*behind: str, **old: Keyword) -> Callable[[type[_T]], type[_T
 def _positional(init: Callable[..., Any]) -> int:
     """Return how many arguments besides ``self`` have a place."""
     places = inspect.signature(init).parameters.values()
-    return sum(each.kind is each.POSITIONAL_OR_KEYWORD for each in places) - 1
+    return sum(place.kind is place.POSITIONAL_OR_KEYWORD for place in places) - 1
 
 
 def _is_endpoint(value: object) -> bool:
@@ -170,5 +170,5 @@ def _is_endpoint(value: object) -> bool:
     if isinstance(value, str):
         return "://" in value
     if isinstance(value, list | tuple | set | frozenset):
-        return bool(value) and all(isinstance(each, str) and "://" in each for each in value)
+        return bool(value) and all(isinstance(endpoint, str) and "://" in endpoint for endpoint in value)
     return value is None or isinstance(value, Access)

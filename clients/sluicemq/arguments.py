@@ -119,13 +119,13 @@ def check_of(annotation: Any) -> tuple[Check, bool] | None:
     if (found := _CHECKS.get(annotation)) is not None:
         return found, False
     if get_origin(annotation) is Annotated:
-        return next(each for each in annotation.__metadata__ if callable(each)), False
+        return next(item for item in annotation.__metadata__ if callable(item)), False
     if get_origin(annotation) in (Union, UnionType):
-        others = [each for each in get_args(annotation) if each is not NoneType]
+        others = [kind for kind in get_args(annotation) if kind is not NoneType]
         if len(others) == 1:
             inner = check_of(others[0])
             return None if inner is None else (inner[0], True)
-        if any(each in _CHECKS for each in others):
+        if any(kind in _CHECKS for kind in others):
             raise TypeError(f"values of {annotation} need a check: declare it, as Annotated[..., check]")
     return None
 
@@ -133,7 +133,7 @@ def check_of(annotation: Any) -> tuple[Check, bool] | None:
 def _checking(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function with its arguments checked; itself if there is none to check."""
     places = inspect.signature(function).parameters
-    found = {name: _check_of_parameter(function, each) for name, each in places.items()}
+    found = {name: _check_of_parameter(function, parameter) for name, parameter in places.items()}
     checks = {name: check for name, check in found.items() if check is not None}
     if not checks:
         return function
@@ -157,10 +157,10 @@ def _checking(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _check_of_parameter(function: Callable[..., Any], each: inspect.Parameter) -> tuple[Check, bool] | None:
+def _check_of_parameter(function: Callable[..., Any], param: inspect.Parameter) -> tuple[Check, bool] | None:
     """Return the check of one parameter, whose type is evaluated where the function stands."""
-    if each.annotation is each.empty or each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
+    if param.annotation is param.empty or param.kind in (param.VAR_POSITIONAL, param.VAR_KEYWORD):
         return None
-    if not isinstance(each.annotation, str):
-        return check_of(each.annotation)
-    return check_of(eval(each.annotation, function.__globals__))  # noqa: S307 - our own text
+    if not isinstance(param.annotation, str):
+        return check_of(param.annotation)
+    return check_of(eval(param.annotation, function.__globals__))  # noqa: S307 - our own text

@@ -159,7 +159,7 @@ class Claim:
 
     def extend_one(self, job: Job, seconds: float) -> None:
         """Extend one job."""
-        mine = [each for each in self.unsettled if each is job]
+        mine = [held for held in self.unsettled if held is job]
         return self._fetch.run(self._extending(mine or [job], seconds))
 
     def statements_of_end(self, job: ClaimedJob, size: int) -> bytes:

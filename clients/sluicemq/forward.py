@@ -30,7 +30,7 @@ class Forward:
     def __init__(self, queue: str, payload: bytes | None = None, **options: Unpack[JobOptions]) -> None:
         arguments.text("queue", queue)
         queue = arguments.plain_text(queue)
-        if given := [each for each in _NOT_FOR_MOVES if options.get(each) is not None]:
+        if given := [option for option in _NOT_FOR_MOVES if options.get(option) is not None]:
             raise TypeError(f"a job that is forwarded takes no {given[0]!r}")
         self.queue = queue
         self.payload = None if payload is None else as_bytes(payload)
@@ -68,9 +68,9 @@ class FanOut:
     ) -> None:
         if not 1 <= len(children) <= MOST_CHILDREN:
             raise ValueError(f"a job has 1 to {MOST_CHILDREN} children, not {len(children)}")
-        if wrong := [each for each in children if not isinstance(each, Forward)]:
+        if wrong := [child for child in children if not isinstance(child, Forward)]:
             raise TypeError(f"a child is a Forward to its queue, not {type(wrong[0]).__name__}")
-        self.onward: list[Any] = [each.onward for each in children]
+        self.onward: list[Any] = [child.onward for child in children]
         """The fields of a SETTLE."""
         if join and result:
             raise ValueError("a job that is joined has the result of its second delivery: leave this one out")

@@ -45,7 +45,7 @@ def module_command(name: str = SERVE) -> list[str] | None:
     from importlib import metadata  # noqa: PLC0415 - slow to load, and all other commands do without
 
     for point in metadata.entry_points(group=_GROUP, name=name):
-        if all(_is_installed(each) for each in _requirements(point)):
+        if all(_is_installed(requirement) for requirement in _requirements(point)):
             return [sys.executable, "-P", "-m", point.value.removesuffix(".__main__")]
     return None
 

@@ -129,7 +129,7 @@ class Job:
         job.children = job.time_limits = None
         if len(row) != _ROW:
             if len(row) > _ROW and row[_ROW] is not None:
-                job.children = tuple(ChildResult(each[0], each[1], each[2] or "") for each in row[_ROW])
+                job.children = tuple(ChildResult(child[0], child[1], child[2] or "") for child in row[_ROW])
             if len(row) > _ROW + 1:
                 soft, hard = row[_ROW + 1]
                 job.time_limits = soft, hard

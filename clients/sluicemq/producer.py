@@ -365,8 +365,8 @@ class Producer(Confirming[PushReceipt]):
         with self._lock:
             if not self._has_room(jobs[0]._size):
                 self._wait_for_room(jobs[0]._size)
-            for each in jobs:
-                self._count(each._size)
+            for job in jobs:
+                self._count(job._size)
             self._buffer.jobs.extend(jobs)
         self._connection.wake()
 

@@ -131,7 +131,7 @@ class Publisher(Confirming[PublishReceipt]):
         self, batch: PublishBatch, first: int, there: dict[int, int], error: SluiceError | None
     ) -> None:
         messages = batch.messages
-        size = sum([each._size for each in messages])
+        size = sum([message._size for message in messages])
         heard = False
         if error is None and not there:
             for number, message in enumerate(messages, first):

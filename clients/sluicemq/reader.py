@@ -261,7 +261,7 @@ def _options(start: Start, topics: Iterable[str | bytes], page_bytes: int) -> di
     if isinstance(topics, str | bytes):
         raise TypeError('topics is a list: write ["orders"]')
     options: dict[str, Any] = {"bytes": page_bytes, **options_of_read(start)}
-    wanted = [topic_bytes(each) if isinstance(each, str) else as_bytes(each) for each in topics]
+    wanted = [topic_bytes(topic) if isinstance(topic, str) else as_bytes(topic) for topic in topics]
     if wanted:
         options["topics"] = wanted
     return options

@@ -63,7 +63,7 @@ class Spans:
         creation = propagate.extract(job.headers, Context(), _TEXT)
         around = trace.get_current_span().get_span_context()
         sent = trace.get_current_span(creation).get_span_context()
-        links = [Link(each) for each in (sent, around) if each.is_valid]
+        links = [Link(context) for context in (sent, around) if context.is_valid]
         began = time_ns()
         if sent.is_valid and job.attempt == 1:
             self._waited(job, endpoint, creation, began)

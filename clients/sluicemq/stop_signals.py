@@ -38,7 +38,7 @@ class StopSignals:
         # main thread begins to wait, or to another thread, would not end the wait.
         connection.signalled = self._signalled
         fd_before = signal.set_wakeup_fd(connection.signal_fd, warn_on_full_buffer=False)
-        self._handlers_before = [(each, signal.signal(each, self._in_main_thread)) for each in _SIGNALS]
+        self._handlers_before = [(number, signal.signal(number, self._in_main_thread)) for number in _SIGNALS]
         try:
             yield
         finally:

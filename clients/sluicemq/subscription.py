@@ -401,6 +401,6 @@ class Subscription(LongLived):
 
 
 def _check_names(*names: str) -> None:
-    for each in names:
-        if not is_queue_name(each):
-            raise BadStreamError(f"{each!r} is no name of a stream or a subscription: {QUEUE_NAME_RULE}")
+    for name in names:
+        if not is_queue_name(name):
+            raise BadStreamError(f"{name!r} is no name of a stream or a subscription: {QUEUE_NAME_RULE}")

@@ -161,7 +161,7 @@ class _Clock:
         with self._change:
             self._over += 1
             if self._over > 1000 + len(self._alarms) // 2:
-                self._alarms = [each for each in self._alarms if not each[2].is_over]
+                self._alarms = [alarm for alarm in self._alarms if not alarm[2].is_over]
                 heapify(self._alarms)
                 self._over = 0
 

@@ -115,7 +115,7 @@ class Verdicts:
         if isinstance(result, Forward) and not self._pop:
             return JobVerdict(job, wire.FORWARD, onward=as_sent(result.onward))
         if isinstance(result, FanOut) and not self._pop:
-            onward = [as_sent(each) for each in result.onward]
+            onward = [as_sent(forward) for forward in result.onward]
             data = handlers.as_result(result.result)
             return JobVerdict(job, wire.FAN_OUT, data, onward=onward, options=result.options)
         if handlers.only_begun(result):

@@ -203,8 +203,8 @@ class Worker(LongLived):
         connection = Connection(
             self._access, role, about=about, taken=self._taken, open_mailbox=self._open_mailbox
         )
-        for each in parts.values():
-            each.attach(connection)
+        for part in parts.values():
+            part.attach(connection)
         return connection
 
     def _assigned(self, queue: str) -> Assignment:
@@ -246,8 +246,8 @@ class Worker(LongLived):
             self._stop_asked.set()
 
     def _abandon(self) -> None:
-        for each in self._connections:
-            each.abandon()
+        for connection in self._connections:
+            connection.abandon()
 
     @property
     def late(self) -> int:
@@ -257,7 +257,7 @@ class Worker(LongLived):
     @property
     def late_by_kind(self) -> dict[str, int]:
         """Return the late verdicts by kind: COMMIT, ROLLBACK and REJECT."""
-        return dict(sum((each.late for each in self._assignments), Counter()))
+        return dict(sum((assignment.late for assignment in self._assignments), Counter()))
 
     @property
     def failed(self) -> int:
@@ -272,18 +272,18 @@ class Worker(LongLived):
         error that made it impossible to go on, such as :class:`~sluicemq.BadQueueError`.
         """
         together = [self, *others]
-        for each in others:
-            if each._started_in is not None:
-                raise ValueError(f"the worker of queue {each.queue} was started before: give new ones")
-            each._stop_asked = self._stop_asked
+        for other in others:
+            if other._started_in is not None:
+                raise ValueError(f"the worker of queue {other.queue} was started before: give new ones")
+            other._stop_asked = self._stop_asked
         with self._signals.caught(self._connections[0]):
-            for each in together:
-                each.start()
+            for worker in together:
+                worker.start()
             self._stop_asked.wait()
             self._stop_all([*_started] if self._signals.count else together)
-        for each in together:
-            if each._failure is not None:
-                raise each._failure
+        for worker in together:
+            if worker._failure is not None:
+                raise worker._failure
 
     def start(self) -> None:
         """Begin to work in the background, without waiting for the broker; may be called again.
@@ -294,8 +294,8 @@ class Worker(LongLived):
             forks.refuse("this worker, which was started", self._started_in, "make a new Worker here")
             return
         self._started_in = forks.generation
-        for each in self._shares.values():
-            each.alone.join(each)
+        for share in self._shares.values():
+            share.alone.join(share)
         _started.add(self)
         for connection in self._connections:
             connection.start()
@@ -327,8 +327,8 @@ class Worker(LongLived):
                 try:
                     self._stop_in_order(self._stop_timeout if timeout is None else timeout)
                 finally:
-                    for each in self._shares.values():
-                        each.alone.leave(each)
+                    for share in self._shares.values():
+                        share.alone.leave(share)
                     for connection in self._connections:
                         connection.close()
         return not self._busy
@@ -387,9 +387,9 @@ class Worker(LongLived):
             self._note_failed(1, f"{verdict.detail!r}; job {verdict.job.id} was popped, so it is")
         verdict.job.source.settle(verdict)
         if self._several:
-            for each in self._shares.values():
-                if each.stuck:  # this handler makes room for jobs of any queue
-                    each.handler_ended()
+            for share in self._shares.values():
+                if share.stuck:  # this handler makes room for jobs of any queue
+                    share.handler_ended()
 
     def _note_failed(self, count: int, what: str) -> None:
         with self._change:
@@ -445,9 +445,9 @@ class Worker(LongLived):
 
     def _stop_all(self, workers: list[Worker]) -> None:
         """Stop these workers at one time, and this one."""
-        threads = [threading.Thread(target=each.stop, name="sluicemq-stop") for each in workers]
-        for each, thread in zip(workers, threads, strict=True):
-            each._signals = self._signals
+        threads = [threading.Thread(target=worker.stop, name="sluicemq-stop") for worker in workers]
+        for worker, thread in zip(workers, threads, strict=True):
+            worker._signals = self._signals
             thread.start()
         self.stop()
         for thread in threads:
@@ -522,16 +522,16 @@ class Worker(LongLived):
             log.warning("%d handlers still run; their jobs are given back", busy)
 
     def _ask_for_no_more(self) -> None:
-        for each in self._assignments:
+        for assignment in self._assignments:
             with suppress(SluiceError):
-                each.call(each.ask_for_no_more)
+                assignment.call(assignment.ask_for_no_more)
 
     def _wait_for_verdicts(self) -> None:
         answered: list[threading.Event] = []
-        for each in self._assignments:
+        for assignment in self._assignments:
             with suppress(SluiceError):
                 settled = threading.Event()
-                each.call(each.when_settled, settled.set)
+                assignment.call(assignment.when_settled, settled.set)
                 answered.append(settled)
         until = monotonic() + _VERDICTS_WITHIN
         for settled in answered:
@@ -539,6 +539,6 @@ class Worker(LongLived):
 
     def _signalled(self) -> None:
         self._stop_asked.set()
-        for each in (self, *_started):
-            with each._change:
-                each._change.notify_all()
+        for worker in (self, *_started):
+            with worker._change:
+                worker._change.notify_all()

@@ -130,8 +130,8 @@ class Claim:
         return iter(self.jobs)
 
     async def __aiter__(self) -> AsyncIterator[ClaimedJob]:
-        for each in self.jobs:
-            yield each
+        for reserved in self.jobs:
+            yield reserved
 
     def __len__(self) -> int:
         return len(self.jobs)

@@ -84,12 +84,12 @@ def stop_signals(stop: Callable[[], None]) -> Iterator[None]:
         return
     loop = asyncio.get_running_loop()
     numbers = (signal.SIGTERM, signal.SIGINT)
-    before = {each: signal.getsignal(each) for each in numbers}
-    for each in numbers:
-        loop.add_signal_handler(each, stop)
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
+        loop.add_signal_handler(number, stop)
     try:
         yield
     finally:
-        for each in numbers:
-            loop.remove_signal_handler(each)
-            signal.signal(each, before[each])
+        for number in numbers:
+            loop.remove_signal_handler(number)
+            signal.signal(number, before[number])

@@ -27,7 +27,7 @@ class _Core(subscription.Subscription):
     def __init__(self, stream: str, name: str, handler: Callable[[Batch], Any], **given: Any) -> None:
         self._loop, self._context = asyncio.get_running_loop(), contextvars.copy_context()
         self._running: Future[Any] | None = None
-        functions = {each: self._in_loop(given.pop(each)) for each in ("on_restart", "position")}
+        functions = {option: self._in_loop(given.pop(option)) for option in ("on_restart", "position")}
         super().__init__(stream, name, self._in_loop(handler), **functions, **given)
         self.start()
         self.ended = self._loop.create_task(in_thread(self.join), name=f"sluicemq-{name}")

@@ -132,8 +132,8 @@ class _Core(worker.Worker):
         self._stop_task: asyncio.Task[None] | None = None
         self._task_name = f"sluicemq handler {_name(self._handler)}"
         self._watch = Watch(self._named, self._cut_off)
-        for each in self._shares.values():
-            each.alone.join(each)
+        for share in self._shares.values():
+            share.alone.join(share)
         for connection in self._connections:
             connection.start()
 
@@ -254,8 +254,8 @@ class _Core(worker.Worker):
             await self._end_in_order(seconds)
         finally:
             self._watch.end()
-            for each in self._shares.values():
-                each.alone.leave(each)
+            for share in self._shares.values():
+                share.alone.leave(share)
             ends = [in_thread(connection.close) for connection in self._connections]
             await asyncio.gather(*ends)
 
@@ -290,10 +290,10 @@ class _Core(worker.Worker):
 
     async def _verdicts_answered(self) -> None:
         answered: list[asyncio.Event] = []
-        for each in self._assignments:
+        for assignment in self._assignments:
             with suppress(SluiceError):
                 settled = asyncio.Event()
-                each.call(each.when_settled, settled.set)
+                assignment.call(assignment.when_settled, settled.set)
                 answered.append(settled)
         with suppress(TimeoutError):
             async with asyncio.timeout(_END_WITHIN):

@@ -193,7 +193,7 @@ class App:
             declare(client, self.name, self._schedules.values())
 
     def _queues(self) -> list[str]:
-        plans = {each.plan.queue for each in self._schedules.values()}
+        plans = {schedule.plan.queue for schedule in self._schedules.values()}
         return sorted(plans | {task.queue for task in self.tasks.values()})
 
     def _check(self) -> None:

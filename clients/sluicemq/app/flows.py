@@ -49,11 +49,11 @@ def group(*steps: Step, allow_failures: bool = False) -> Step:
     """
     if not 1 <= len(steps) <= MOST_CHILDREN:
         raise ValueError(f"a group has 1 to {MOST_CHILDREN} steps, not {len(steps)}")
-    for each in steps:
-        each.check_moves()
-        if each.plan.takes is not None:
-            raise TypeError(f"{each.plan.kind} in a group has no step before it: give {each.plan.takes!r}")
-    plans = msgspec.json.encode(_Group([each.plan for each in steps], allow_failures))
+    for step in steps:
+        step.check_moves()
+        if step.plan.takes is not None:
+            raise TypeError(f"{step.plan.kind} in a group has no step before it: give {step.plan.takes!r}")
+    plans = msgspec.json.encode(_Group([step.plan for step in steps], allow_failures))
     return steps[0].beside(Plan(steps[0].plan.queue, GROUP, msgspec.Raw(plans)))
 
 
@@ -65,11 +65,11 @@ def next_of_group(job: Job, then: list[Plan]) -> FanOut | Forward:
     try:
         found = msgspec.json.decode(job.payload, type=_Group)
         if job.children is None or not then:
-            steps = [each.forward() for each in found.steps]
+            steps = [step.forward() for step in found.steps]
             return FanOut(*steps, join=bool(then), allow_failures=found.allow_failures)
     except (msgspec.MsgspecError, ValueError) as error:
         raise TypeError(f"the payload has no steps: {error}") from error
-    return onward(then, msgspec.json.encode([_returned(each, found) for each in job.children]))
+    return onward(then, msgspec.json.encode([_returned(child, found) for child in job.children]))
 
 
 def onward(then: list[Plan], result: bytes) -> Forward:

@@ -138,7 +138,7 @@ def main() -> int:
         app = load(orders.target)
         app.middleware.insert(0, lifetime)
         # Threads alone are faster, where no coroutine needs the event loop.
-        make = app.aworker if any(each.is_coroutine for each in app.tasks.values()) else app.worker
+        make = app.aworker if any(task.is_coroutine for task in app.tasks.values()) else app.worker
         worker = make(
             orders.queues or None,
             concurrency=orders.concurrency,

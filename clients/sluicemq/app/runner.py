@@ -92,17 +92,17 @@ class Runner:
         if run.job.source is not None:
             run.job.source.when_cancelled(run.job, partial(run.interrupt, CancelledError))
         try:
-            for each in self._middleware:
-                begun.append(each)
-                each.before(run)
+            for middleware in self._middleware:
+                begun.append(middleware)
+                middleware.before(run)
             yield results
         except BaseException as error:
-            for each in reversed(begun):
-                _guarded(each.on_error, run, error)
+            for middleware in reversed(begun):
+                _guarded(middleware.on_error, run, error)
             raise
         else:
-            for each in reversed(begun):
-                _guarded(each.after, run, results[0])
+            for middleware in reversed(begun):
+                _guarded(middleware.after, run, results[0])
         finally:
             current.reset(token)
 

@@ -39,13 +39,13 @@ def declare(client: Client, app: str, declared: Iterable[Declared]) -> None:
     one schedule are logged.
     """
     there = {row.name: row for row in client.schedules.list()}
-    wanted = {each.name: each for each in declared}
-    for name, each in wanted.items():
+    wanted = {schedule.name: schedule for schedule in declared}
+    for name, schedule in wanted.items():
         if name in there and _made_by(there[name]) != app:
             log.error("schedule %s is there, and app %s has not made it: it stays as it is", name, app)
             continue
         try:
-            _add(client, app, each)
+            _add(client, app, schedule)
         except (TimeoutError, UnavailableError):
             raise
         except SluiceError as error:
@@ -57,11 +57,12 @@ def declare(client: Client, app: str, declared: Iterable[Declared]) -> None:
                 client.schedules.delete(name)
 
 
-def _add(client: Client, app: str, each: Declared) -> None:
-    options: dict[str, Any] = {**each.plan.options, "headers": {**headers_of(each.plan), APP: app}}
+def _add(client: Client, app: str, schedule: Declared) -> None:
+    options: dict[str, Any] = {**schedule.plan.options, "headers": {**headers_of(schedule.plan), APP: app}}
     client.schedules.add(
-        each.name, each.plan.queue, bytes(each.plan.arguments),
-        cron=each.cron, every=each.every, timezone=each.timezone, misfire=each.misfire, **options,
+        schedule.name, schedule.plan.queue, bytes(schedule.plan.arguments),
+        cron=schedule.cron, every=schedule.every, timezone=schedule.timezone, misfire=schedule.misfire,
+        **options,
     )  # fmt: skip
 
 

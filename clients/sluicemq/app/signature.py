@@ -52,7 +52,7 @@ class Signature:
     @cached_property
     def _others(self) -> str | None:
         """Return the name of ``**kwargs``."""
-        kinds = {each.kind: each.name for each in self._parameters.parameters.values()}
+        kinds = {parameter.kind: parameter.name for parameter in self._parameters.parameters.values()}
         return kinds.get(inspect.Parameter.VAR_KEYWORD)
 
     def check(self) -> None:
@@ -101,10 +101,12 @@ class Signature:
         values = self._converted(sent)
         places = self._parameters.parameters
         arguments = {name: values.pop(name) for name in places if name in values and name != self._others}
-        for each in places.values():
-            optional = each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) or each.default is not each.empty
-            if not optional and each.name not in arguments:
-                raise TypeError(f"argument {each.name!r} is missing")
+        for place in places.values():
+            optional = (
+                place.kind in (place.VAR_POSITIONAL, place.VAR_KEYWORD) or place.default is not place.empty
+            )
+            if not optional and place.name not in arguments:
+                raise TypeError(f"argument {place.name!r} is missing")
         if self._others is not None:
             arguments[self._others] = values
         bound = inspect.BoundArguments(self._parameters, arguments)

@@ -131,9 +131,9 @@ class Step:
 
         Equal to :func:`~sluicemq.chain` of all of them.
         """
-        for each in steps:
-            each.check_moves()
-        plans = [plan for each in steps for plan in each.plan.in_line()]
+        for step in steps:
+            step.check_moves()
+        plans = [plan for step in steps for plan in step.plan.in_line()]
         plan = msgspec.structs.replace(self.plan, then=[*self.plan.then, *plans])
         return type(self)(self._producer, plan, (steps or (self,))[-1]._decode, self.job_id)
 

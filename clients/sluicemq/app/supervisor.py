@@ -56,20 +56,20 @@ class Supervisor:
     @property
     def is_healthy(self) -> bool:
         """Return whether all processes are connected to a broker."""
-        return not self._stopping and all(each.report.connected for each in self.places)
+        return not self._stopping and all(place.report.connected for place in self.places)
 
     def run(self) -> int:
         """Keep the processes at work; return the exit status: 1 if the app can't be loaded."""
-        before = {each: signal.signal(each, self._on_signal) for each in (signal.SIGTERM, signal.SIGINT)}
+        before = {sig: signal.signal(sig, self._on_signal) for sig in (signal.SIGTERM, signal.SIGINT)}
         try:
             if self._reload:
                 threading.Thread(target=self._watch_files, name="sluicemq-reload", daemon=True).start()
-            while not (self._stopping and all(each.is_free for each in self.places)):
+            while not (self._stopping and all(place.is_free for place in self.places)):
                 self._look()
-                self._wake.wait(min(each.seconds_to_wait for each in self.places))
+                self._wake.wait(min(place.seconds_to_wait for place in self.places))
         finally:
-            for each in self.places:
-                each.kill()
+            for place in self.places:
+                place.kill()
             for number, handler in before.items():
                 signal.signal(number, handler)
         return int(self._failed)
@@ -89,16 +89,16 @@ class Supervisor:
             self._changed = False
             self._note("a file has changed: all processes end, and others begin")
             self._end_all()
-        for each in self.places:
-            if (status := each.reap()) is not None:
-                self._note_end(each, status)
+        for place in self.places:
+            if (status := place.reap()) is not None:
+                self._note_end(place, status)
             if not self._stopping:
-                each.start_when_due()
-            each.kill_when_late()
+                place.start_when_due()
+            place.kill_when_late()
 
     def _end_all(self) -> None:
-        for each in self.places:
-            each.end()
+        for place in self.places:
+            place.end()
 
     def _note_end(self, place: _Place, status: int) -> None:
         if status == process.UNUSABLE_STATUS and not self._reload:
@@ -214,7 +214,9 @@ def serve_health(supervisor: Supervisor, port: int) -> ThreadingHTTPServer:
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            processes = [{"pid": each.pid, **msgspec.to_builtins(each.report)} for each in supervisor.places]
+            processes = [
+                {"pid": place.pid, **msgspec.to_builtins(place.report)} for place in supervisor.places
+            ]
             body = msgspec.json.encode({"healthy": supervisor.is_healthy, "processes": processes})
             self.send_response(200 if supervisor.is_healthy else 503)
             self.send_header("Content-Type", "application/json")
@@ -233,7 +235,7 @@ def serve_health(supervisor: Supervisor, port: int) -> ThreadingHTTPServer:
 def _files() -> Iterator[tuple[str, float]]:
     """Yield the Python files below the current folder, and when they were changed."""
     for folder, folders, names in os.walk(Path.cwd()):
-        folders[:] = [each for each in folders if not each.startswith(".") and each not in _NOT_WATCHED]
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in _NOT_WATCHED]
         for name in names:
             if name.endswith(".py"):
                 with suppress(OSError):

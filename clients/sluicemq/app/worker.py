@@ -83,7 +83,7 @@ class AsyncTaskWorker(aio.Worker):
 
 
 def _is_connected(worker: Worker) -> bool:
-    return any(each.connected_to for each in worker._connections)
+    return any(connection.connected_to for connection in worker._connections)
 
 
 def _declare(declare: Callable[[], None], worker: Worker) -> None:

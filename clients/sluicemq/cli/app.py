@@ -102,9 +102,9 @@ class _Commands(click.Group):
             with formatter.section(section):
                 formatter.write_dl(
                     [
-                        (name, each.get_short_help_str(formatter.width - _BESIDE))
-                        for name, each in found
-                        if each
+                        (name, command.get_short_help_str(formatter.width - _BESIDE))
+                        for name, command in found
+                        if command
                     ]
                 )
 
@@ -201,8 +201,8 @@ def _set(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
 def _with_broker_options(command: click.Command) -> click.Command:
     """Return a command that needs a broker, with the options of ``sluicemq`` after its name, too."""
     if isinstance(command, click.Group):
-        for each in command.commands.values():
-            _with_broker_options(each)
+        for subcommand in command.commands.values():
+            _with_broker_options(subcommand)
         return command
     completion.completes_queues(command)
     command.callback = _reading(command, command.callback)
@@ -231,6 +231,6 @@ def _reading(command: click.Command, callback: Any) -> Any:
 
 
 def _texts_of(given: object) -> Iterator[str]:
-    for each in given if isinstance(given, tuple) else (given,):
-        if isinstance(each, str):
-            yield each
+    for value in given if isinstance(given, tuple) else (given,):
+        if isinstance(value, str):
+            yield value

@@ -61,7 +61,7 @@ def _show(invocation: Invocation, rows: list[dict[str, Any]]) -> None:
     if invocation.as_json:
         invocation.json({"records": rows})
     elif rows:
-        invocation.table("", [_line(each) for each in rows])
+        invocation.table("", [_line(row) for row in rows])
     else:
         invocation.note("no records")
 
@@ -79,13 +79,13 @@ def _follow(invocation: Invocation, client: CommandClient, choice: Mapping[str, 
 
 def _news(client: CommandClient, choice: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     known: dict[str, int] | None = None
-    since = max((each["until"] for each in _pages(client, 1, choice)), default=0.0)
+    since = max((page["until"] for page in _pages(client, 1, choice)), default=0.0)
     while True:
         rows = _pages(client, sys.maxsize, {**choice, "since": max(0.0, since - _LATE)})
         if known is not None:
-            yield from (each for each in reversed(rows) if known.get(each["id"]) != each["count"])
-        known = {each["id"]: each["count"] for each in rows}
-        since = max((each["until"] for each in rows), default=since)
+            yield from (row for row in reversed(rows) if known.get(row["id"]) != row["count"])
+        known = {row["id"]: row["count"] for row in rows}
+        since = max((row["until"] for row in rows), default=since)
         sleep(_LOOK)
 
 

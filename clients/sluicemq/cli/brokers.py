@@ -81,7 +81,7 @@ def _asked(client: CommandClient) -> dict[str, Any]:
 
 
 def _show(invocation: Invocation, found: Mapping[str, Any], *, err: bool = False) -> None:
-    rows: Sequence[Mapping[str, Any]] = [broker_row(each) for each in found["brokers"]]
+    rows: Sequence[Mapping[str, Any]] = [broker_row(broker) for broker in found["brokers"]]
     table = invocation.tabled("", rows)
     (invocation.err if err else invocation.out).print(table, crop=False)
     schema, newest = found["schema"], found["newest"]

@@ -74,7 +74,7 @@ def by_reason(invocation: Invocation, /, queue: str, **times: float | None) -> N
     if invocation.as_json:
         invocation.json({"queue": queue, "reasons": found})
     elif found:
-        invocation.table("", [{"count": each["count"], "reason": each["reason"]} for each in found])
+        invocation.table("", [{"count": error["count"], "reason": error["reason"]} for error in found])
     else:
         invocation.note(f"no dead letters in {queue}")
 
@@ -89,7 +89,7 @@ def by_error(invocation: Invocation, queue: str | None) -> None:
     if invocation.as_json:
         invocation.json(found)
     elif found["errors"]:
-        invocation.table("", [_error_row(each) for each in found["errors"]])
+        invocation.table("", [_error_row(error) for error in found["errors"]])
         if found["looked"] < found["dead"]:
             invocation.note(f"{found['looked']} of {found['dead']} dead letters were looked at")
     else:
@@ -157,7 +157,7 @@ def discard(invocation: Invocation, /, queue: str, ids: tuple[str, ...], *, yes:
 
     Choose them by IDs, by a reason or a time; without any of these, all of them are removed.
     """
-    some = bool(ids) or any(which[each] is not None for each in _COMMON)
+    some = bool(ids) or any(which[option] is not None for option in _COMMON)
     wanted = _chosen(ids, **which) if some else DeadLetterChoice(limit=which["limit"])
     if not yes:
         click.confirm(_question(queue, ids, wanted), abort=True, err=True)
@@ -199,8 +199,8 @@ def _question(queue: str, ids: tuple[str, ...], chosen: DeadLetterChoice) -> str
 
 def _report(invocation: Invocation, queue: str, to: str | None, redriven: RedriveRow) -> None:
     refused = redriven.refused
-    for each in refused[:_MOST_SHOWN]:
-        invocation.note(f"not redriven: {each.text}")
+    for refusal in refused[:_MOST_SHOWN]:
+        invocation.note(f"not redriven: {refusal.text}")
     if len(refused) > _MOST_SHOWN:
         invocation.note(f"and {len(refused) - _MOST_SHOWN} more")
     where = f" into {to}" if to else ""

@@ -44,7 +44,7 @@ def at_each(invocation: Invocation, ask: Callable[[CommandClient], Any]) -> list
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         answers = list(pool.map(asked, endpoints))
-    errors = [each.error for each in answers if each.error is not None]
+    errors = [answer.error for answer in answers if answer.error is not None]
     if len(errors) == len(answers):
         raise errors[0]
     return answers
@@ -55,14 +55,14 @@ def brokers_at(access: Access, within: float) -> list[str]:
 
     A name without an address after these seconds stays: its client says so.
     """
-    places = [place(each) for each in access.endpoints]
-    names = _looked_up({each.host for each in places if each.all_of}, within, access.resolve)
-    return [endpoint for each in places for endpoint in _addresses(each, names)]
+    places = [place(endpoint) for endpoint in access.endpoints]
+    names = _looked_up({where.host for where in places if where.all_of}, within, access.resolve)
+    return [endpoint for where in places for endpoint in _addresses(where, names)]
 
 
 def unanswered(invocation: Invocation, answers: Sequence[Answer]) -> list[dict[str, str]]:
     """Say which brokers have not answered, and return them for ``--json``."""
-    missing = [(each.endpoint, each.error) for each in answers if each.error is not None]
+    missing = [(answer.endpoint, answer.error) for answer in answers if answer.error is not None]
     for endpoint, error in missing:
         invocation.note(f"no answer from {endpoint}: {error}")
     return [{"endpoint": where, "code": why.code, "message": str(why)} for where, why in missing]
@@ -71,8 +71,8 @@ def unanswered(invocation: Invocation, answers: Sequence[Answer]) -> list[dict[s
 def _looked_up(hosts: set[str], within: float, resolve: Resolve) -> Names:
     came, until = threading.Event(), monotonic() + within
     names = Names(came.set, resolve)
-    for each in hosts:
-        names.look_up(each)
+    for host in hosts:
+        names.look_up(host)
     while any(map(names.sought, hosts)) and came.wait(max(0.0, until - monotonic())):
         came.clear()
         names.collect()
@@ -81,5 +81,5 @@ def _looked_up(hosts: set[str], within: float, resolve: Resolve) -> Names:
 
 def _addresses(where: Place, names: Names) -> list[str]:
     known = names.known(where.host) if where.all_of else ()
-    found = [f"tcp://{where.source}{each.text}:{where.port}" for each in known if each.ipv6 in where.families]
+    found = [f"tcp://{where.source}{ip.text}:{where.port}" for ip in known if ip.ipv6 in where.families]
     return found or [where.endpoint]

@@ -61,7 +61,7 @@ class Header(click.ParamType[tuple[str, str]]):
 @click.option("--header", "headers", type=Header(), multiple=True, metavar="K=V", help="With this header.")
 @click.option("--error", metavar="TEXT", help="With TEXT in the last error, or its type.")
 @click.option("--text", metavar="TEXT", help="With TEXT in the payload.")
-@click.option("--state", "states", type=click.Choice([each.value for each in ShownState]), multiple=True)
+@click.option("--state", "states", type=click.Choice([state.value for state in ShownState]), multiple=True)
 @click.option("--since", type=When(), metavar="WHEN", help="Ended, or else pushed, since: 2h, or a time.")
 @click.option("--until", type=When(), metavar="WHEN", help="Ended, or else pushed, before then.")
 @click.option("--queue", metavar="QUEUE", help="In this queue alone.")
@@ -125,7 +125,7 @@ class _Search:
 
     def has(self, job_id: str) -> bool:
         """Return True if the job of this id was found, or how it ended."""
-        return bool(self._ends) or any(each["id"] == job_id for each in self._jobs)
+        return bool(self._ends) or any(job["id"] == job_id for job in self._jobs)
 
     def run(self, wanted: Mapping[str, Any]) -> None:
         """Search until it has found enough, all is searched, or Ctrl-C."""

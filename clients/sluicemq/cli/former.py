@@ -61,7 +61,7 @@ FORMER: Final[dict[str, str]] = {
     "upgrade": "brokers upgrade",
 }
 #: First words of these.
-WORDS: Final = frozenset(each.partition(" ")[0] for each in FORMER)
+WORDS: Final = frozenset(former.partition(" ")[0] for former in FORMER)
 
 
 def former(word: str, noun: Callable[[str], click.Command | None]) -> click.Command:
@@ -82,7 +82,7 @@ def _alias(old: str, noun: Callable[[str], click.Command | None]) -> click.Comma
     alias: click.Command = copy(found.commands[verb])
     given = {flag.lstrip("-"): value for flag, value in zip(preset[::2], preset[1::2], strict=True)}
     alias.name, alias.hidden = old.rpartition(" ")[2], True
-    alias.params = [each for each in alias.params if each.name not in given]
+    alias.params = [param for param in alias.params if param.name not in given]
     alias.callback = _noting(old, new, alias.callback, given)
     return alias
 

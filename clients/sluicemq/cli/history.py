@@ -15,7 +15,7 @@ from sluicemq.installed import to_install
 
 #: Columns of a line and their headings; other counters are in JSON only.
 _JOBS = {
-    each: each for each in ("pushed", "delivered", "committed", "rolled_back", "dead", "expired", "ready")
+    count: count for count in ("pushed", "delivered", "committed", "rolled_back", "dead", "expired", "ready")
 }
 COLUMNS = {
     "queue": _JOBS,
@@ -29,7 +29,7 @@ COLUMNS = {
         "read_bytes": "bytes read",
         "messages_gone": "gone",
     },
-    "device": {each: each for each in ("received", "sent", "lost")},
+    "device": {count: count for count in ("received", "sent", "lost")},
 }
 #: Sums of milliseconds that are shown as an average: the sum, and the counter to divide by.
 _TIMES = {
@@ -155,7 +155,7 @@ def _show(
     elif plot is None:
         last_hour = by is None and on is None
         shown = points[-_SHOWN:] if last_hour else points
-        invocation.table("", [line(each, answer["span"], answer["subject"]) for each in shown])
+        invocation.table("", [line(point, answer["span"], answer["subject"]) for point in shown])
 
 
 def line(point: dict[str, Any], by: str, kind: str) -> dict[str, Any]:
@@ -168,8 +168,8 @@ def line(point: dict[str, Any], by: str, kind: str) -> dict[str, Any]:
 
 def _time(counted: dict[str, int], total: str, of: str) -> str | None:
     """Return a sum of milliseconds as an average, or whole."""
-    each = counted.get(of, 0) if of else 1
-    return took(counted[total] / 1000 / each) if each and counted.get(total) else None
+    divisor = counted.get(of, 0) if of else 1
+    return took(counted[total] / 1000 / divisor) if divisor and counted.get(total) else None
 
 
 def _draw(answer: dict[str, Any], file: Path) -> None:
@@ -180,7 +180,7 @@ def _draw(answer: dict[str, Any], file: Path) -> None:
     mpl.use("agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
-    when = [datetime.fromtimestamp(each["at"], UTC) for each in answer["points"]]
+    when = [datetime.fromtimestamp(point["at"], UTC) for point in answer["points"]]
     kind = answer["subject"]
     charts = CHARTS[kind]
     figure, rows = plt.subplots(
@@ -190,7 +190,7 @@ def _draw(answer: dict[str, Any], file: Path) -> None:
     for (axes,), names in zip(rows, charts, strict=True):
         for name in names:
             label = f"{name}, at most" if name == "ready" else name
-            axes.plot(when, [each["counted"].get(name, 0) for each in answer["points"]], label=label)
+            axes.plot(when, [point["counted"].get(name, 0) for point in answer["points"]], label=label)
         axes.set(ylim=(0, None), ylabel="jobs" if charts is _JOB_CHARTS else "messages")
         axes.legend(loc="upper left", frameon=False)
     try:

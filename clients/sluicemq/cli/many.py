@@ -216,7 +216,7 @@ class ManyPushes:
         self._invocation.note(self._summary())
         unknown = self._unknown()
         missing = self._refused.union(unknown)
-        ids = [None if at in missing else each for at, each in enumerate(self._ids, self._source.start - 1)]
+        ids = [None if at in missing else id_ for at, id_ in enumerate(self._ids, self._source.start - 1)]
         figures = {"queue": self._queue, "pushed": self._stored(), "refused": len(self._refused), "ids": ids}
         if self._existed:
             figures |= {"existed": self._existed.total(), "dead": self._existed[DEAD]}

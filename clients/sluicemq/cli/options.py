@@ -40,12 +40,12 @@ def flag(option: Option) -> str:
 
 def of_push() -> list[Option]:
     """Return the options that have a flag of their own in ``sluicemq push``."""
-    return [each for each in OPTIONS.values() if each.metavar]
+    return [option for option in OPTIONS.values() if option.metavar]
 
 
 def of_change() -> list[Option]:
     """Return the options that can be changed while a job waits."""
-    return [each for each in OPTIONS.values() if each.changeable]
+    return [option for option in OPTIONS.values() if option.changeable]
 
 
 class Ruled(click.ParamType[Any]):
@@ -95,9 +95,9 @@ class Weights(click.ParamType[dict[str, int]]):
         if isinstance(value, dict):
             return value
         weights = {}
-        for each in str(value).split(","):
-            queue, _, weight = each.strip().partition("=")
+        for share in str(value).split(","):
+            queue, _, weight = share.strip().partition("=")
             if not queue or not (weight or "1").isdecimal():
-                self.fail(f"{each!r} is no queue, or queue=weight", param, ctx)
+                self.fail(f"{share!r} is no queue, or queue=weight", param, ctx)
             weights[queue] = int(weight or 1)
         return weights

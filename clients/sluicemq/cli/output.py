@@ -196,7 +196,7 @@ def shown(column: str, value: Any) -> str:
 def _of_strings(value: object) -> str:
     """Return a list of strings as one text; empty: it is no such list."""
     return (
-        ", ".join(value) if isinstance(value, list) and all(isinstance(each, str) for each in value) else ""
+        ", ".join(value) if isinstance(value, list) and all(isinstance(part, str) for part in value) else ""
     )
 
 

@@ -235,7 +235,7 @@ def _changed(invocation: Invocation, row: dict[str, Any], text: str) -> None:
 
 
 def _readable(row: dict[str, Any]) -> dict[str, Any]:
-    keys = [f"{each['id']} ({each['kind']})" for each in row["keys"]]
+    keys = [f"{key['id']} ({key['kind']})" for key in row["keys"]]
     limits = [f"{key}={value:g}" for key, value in row["limits"].items()]
     shown = {"name": row["name"], "permissions": str(Permissions.read(row["permissions"])), "keys": keys}
     rest = {

@@ -43,9 +43,9 @@ def push(
     if (payload is not None) + bool(files) + lines != 1:
         raise click.UsageError("give one of PAYLOAD, --file and --lines (which reads stdin)")
     single = payload is not None or len(files) == 1
-    for each in of_push():
-        if each.names_one and options[each.name] is not None and not single:
-            raise click.UsageError(f"{flag(each)} names one job: push them one by one")
+    for option in of_push():
+        if option.names_one and options[option.name] is not None and not single:
+            raise click.UsageError(f"{flag(option)} names one job: push them one by one")
     if options["dedupe_window"] is not None and options["dedupe_id"] is None:
         raise click.UsageError("--dedupe-window needs a --dedupe-id")
     options["headers"] = _parsed(headers)

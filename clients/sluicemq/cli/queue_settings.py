@@ -56,7 +56,7 @@ def settings(invocation: Invocation, queue: str) -> None:
     invocation.table("", rows)
     if told["differs"]:
         invocation.result(" ")
-        invocation.table("brokers differ", [_difference(each) for each in told["differs"]])
+        invocation.table("brokers differ", [_difference(setting) for setting in told["differs"]])
 
 
 def add_to(group: click.Group) -> None:

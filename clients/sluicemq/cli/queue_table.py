@@ -38,7 +38,7 @@ class About(int):
 
 def queue_rows(queues: Sequence[Row]) -> list[dict[str, Any]]:
     """Return the lines of the table; a column that is empty in all of them is left out."""
-    lines = [_line(each) for each in queues]
+    lines = [_line(queue) for queue in queues]
     empty = [name for name in _RARE if not any(line.get(name) for line in lines)]
     return [{key: value for key, value in line.items() if key not in empty} for line in lines]
 

@@ -56,7 +56,7 @@ def list_(invocation: Invocation, queue: str | None, interval: float, *, watch: 
             except (TimeoutError, UnavailableError) as error:
                 found, problem = last_counts(client, error)
                 invocation.note(f"store: {problem}; this was counted before")
-            return [each for each in found if queue in (None, each["name"])]
+            return [row for row in found if queue in (None, row["name"])]
 
         if watch:
             _watch(invocation, rows, interval)
@@ -80,7 +80,7 @@ def show(invocation: Invocation, queue: str) -> None:
         return
     invocation.table("", [{"name": key, "value": value} for key, value in found.items()])
     for name, row in _ROWS.items():
-        if rows := [row(each) for each in parts[name]]:
+        if rows := [row(part) for part in parts[name]]:
             invocation.result(" ")
             invocation.table(name, rows)
 
@@ -89,7 +89,7 @@ def _parts(client: CommandClient, queue: str) -> dict[str, list[dict[str, Any]]]
     """Return what belongs to a queue: settings that are not the default, workers, errors, who waits."""
     settings = client.sent.queues.settings(queue)["settings"]
     parts: dict[str, list[dict[str, Any]]] = {
-        "settings": [each for each in settings if each["source"] != "default"],
+        "settings": [setting for setting in settings if setting["source"] != "default"],
         "workers": client.sent.workers.list(queue),
         "kinds": [],
         "errors": [],

@@ -16,7 +16,7 @@ from sluicemq.protocol.permissions import Action
 
 
 def _of_runs() -> list[Option]:
-    return [each for each in of_push() if each.for_schedules]
+    return [option for option in of_push() if option.for_schedules]
 
 
 @click.group(cls=Noun, default="list")

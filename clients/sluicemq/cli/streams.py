@@ -83,11 +83,11 @@ def publish(
         raise click.UsageError("give one of PAYLOAD and --lines")
     with Publisher(close_timeout=invocation.timeout, endpoint=invocation.access) as publisher:
         if lines:
-            receipts = [publisher.publish(stream, topic, each.rstrip(b"\n")) for each in sys.stdin.buffer]
+            receipts = [publisher.publish(stream, topic, line.rstrip(b"\n")) for line in sys.stdin.buffer]
         else:
             body = sys.stdin.buffer.read() if payload == "-" else str(payload).encode()
             receipts = [publisher.publish(stream, topic, body, id=own, expect=expect)]
-        numbers = [each.wait(invocation.timeout) for each in receipts]
+        numbers = [receipt.wait(invocation.timeout) for receipt in receipts]
     if invocation.as_json:
         invocation.json({"stream": stream, "published": len(numbers), "last": max(numbers, default=0)})
     elif lines:
@@ -117,10 +117,10 @@ def read(
         while len(found) < limit and (message := reader.read(invocation.timeout)):
             found.append(message)
     if invocation.as_json:
-        invocation.json({"messages": [_row(each) for each in found]})
+        invocation.json({"messages": [_row(message) for message in found]})
     else:
-        for each in found:
-            invocation.result(_line(each))
+        for message in found:
+            invocation.result(_line(message))
 
 
 @streams.command()
@@ -133,11 +133,11 @@ def tail(invocation: Invocation, /, stream: str, *, topics: tuple[str, ...]) -> 
     with Reader(
         stream, start=Start.new(), topics=topics, follow=True, on_gap=on_gap, endpoint=invocation.access
     ) as reader:
-        for each in reader:
+        for message in reader:
             if invocation.as_json:
-                invocation.json(_row(each))
+                invocation.json(_row(message))
             else:
-                invocation.result(_line(each))
+                invocation.result(_line(message))
 
 
 @subscriptions.command("list")

@@ -127,7 +127,7 @@ class _View:
         else:
             self.found = {
                 "broker": about,
-                "queue": next(each for each in rows if each["name"] == self._queue),
+                "queue": next(row for row in rows if row["name"] == self._queue),
                 "workers": self._client.sent.workers.list(self._queue),
                 "dead": dead,
                 **self._causes,
@@ -142,11 +142,11 @@ class _View:
         if self._queue is None and self._looks % _PATIENCE != 1:
             return
         try:
-            kinds = [each for each in self._client.sent.kinds.list(self._queue) if _fails(each)]
+            kinds = [kind for kind in self._client.sent.kinds.list(self._queue) if _fails(kind)]
             errors = self._client.sent.dead_letters.by_error(self._queue)["errors"]
         except (BadVerbError, ForbiddenError):  # a broker of an older version; a stranger
             kinds, errors = [], []
-        worst = sorted(kinds, key=lambda each: (each["rates"]["rolled_back"], each["dead"]), reverse=True)
+        worst = sorted(kinds, key=lambda kind: (kind["rates"]["rolled_back"], kind["dead"]), reverse=True)
         self._causes = {"kinds": worst[:_CAUSES], "errors": errors[:_CAUSES]}
 
     def _about(self) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class _View:
         if self._queue is None:
             return []
         found = self._client.sent.jobs.list(self._queue, ShownState.DEAD, _LETTERS, newest=True, first=0)
-        return [_dead_row(each) for each in found]
+        return [_dead_row(letter) for letter in found]
 
     def press(self, key: str) -> None:
         """Act on a key."""
@@ -185,7 +185,7 @@ class _View:
         parts = [head(about)] if about else []
         if "queues" in self.found:
             causes = self._causes_shown(width)
-            rows = max(1, rows - sum(3 + len(each) for each in self._causes.values() if each))
+            rows = max(1, rows - sum(3 + len(cause) for cause in self._causes.values() if cause))
             first = max(0, self._at - rows + 1)
             queues = self.found["queues"][first : first + rows]
             chosen = self._at - first if keys else -1
@@ -196,7 +196,7 @@ class _View:
             ]
         else:
             parts += [_table(queue_rows([self.found["queue"]]), width), Text(), Text("workers", "bold")]
-            parts += [_table([worker_row(each) for each in self.found["workers"][:rows]], width)]
+            parts += [_table([worker_row(row) for row in self.found["workers"][:rows]], width)]
             parts += [
                 Text(),
                 Text("dead letters, the latest first", "bold"),
@@ -209,8 +209,8 @@ class _View:
 
     def _causes_shown(self, width: int) -> list[Any]:
         tables = {
-            "kinds that fail": [_kind_row(each) for each in self.found.get("kinds", ())],
-            "errors of the latest dead letters": [_error_row(each) for each in self.found.get("errors", ())],
+            "kinds that fail": [_kind_row(kind) for kind in self.found.get("kinds", ())],
+            "errors of the latest dead letters": [_error_row(row) for row in self.found.get("errors", ())],
         }
         return [
             part
@@ -249,7 +249,7 @@ def head(about: Mapping[str, Any]) -> Any:
 
 
 def _sums(queues: list[Mapping[str, Any]], by: str) -> Text:
-    rates = [sum(KEYS[each](row) for row in queues) for each in ("in", "out", "ready")]
+    rates = [sum(KEYS[column](row) for row in queues) for column in ("in", "out", "ready")]
     text = "{} queues, by {}: in {:.1f}/s  out {:.1f}/s  ready {}"
     return Text(text.format(len(queues), by, *rates), "bold")
 
@@ -260,7 +260,7 @@ def _table(rows: list[dict[str, Any]], width: int, chosen: int = -1) -> Any:
         return Text("none", "dim")
     widths = {key: max(len(key), *(len(shown(key, row.get(key))) for row in rows)) for key in rows[0]}
     name, *others = widths
-    left = max(_LEAST, width - sum(widths[each] + 1 for each in others) - 1)
+    left = max(_LEAST, width - sum(widths[name] + 1 for name in others) - 1)
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for column in widths:
         number = all(isinstance(row.get(column), int | float | None) for row in rows)
@@ -300,4 +300,4 @@ def _no_keys(seconds: float) -> list[str]:
 def _pressed(source: int, seconds: float) -> list[str]:
     ready, _, _ = select.select([source], [], [], seconds)
     pressed = _ONE_KEY.findall(os.read(source, 64)) if ready else []
-    return [_KEYS[each] for each in pressed if each in _KEYS]
+    return [_KEYS[key] for key in pressed if key in _KEYS]

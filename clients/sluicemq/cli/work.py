@@ -138,7 +138,7 @@ def pop(invocation: Invocation, queue: str, count: int, wait: float) -> None:
         try:
             _show(invocation, job)
         except Unwritable:
-            ids = ", ".join(each.id for each in jobs[place:])
+            ids = ", ".join(job.id for job in jobs[place:])
             invocation.note(f"taken from {queue} for good, and not printed: {ids}")
             raise
     if not jobs:

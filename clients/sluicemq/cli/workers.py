@@ -68,7 +68,7 @@ def stop(invocation: Invocation, name: str) -> None:
 def _order(invocation: Invocation, action: str, name: str) -> None:
     answers = at_each(invocation, lambda client: getattr(client.workers, action)(name))
     missing = unanswered(invocation, answers)
-    count = sum(each.value or 0 for each in answers)
+    count = sum(answer.value or 0 for answer in answers)
     if not count:
         raise click.ClickException(f"no worker is called {name!r}: see `sluicemq workers`")
     text = f"{name}: {'stops' if action == 'stop' else 'gets no more jobs'}, of {count} queues"
@@ -98,12 +98,12 @@ def _list(
 
     answers = at_each(invocation, ask)
     missing = unanswered(invocation, answers)
-    rows = [each for answer in answers for each in answer.value or ()]
+    rows = [row for answer in answers for row in answer.value or ()]
     if invocation.as_json:
         invocation.json({noun: rows, "unanswered": missing})
     elif rows:
         named = len(answers) > 1
-        invocation.table("", [{**_broker(each, shown=named), **row(each)} for each in rows])
+        invocation.table("", [{**_broker(found, shown=named), **row(found)} for found in rows])
     else:
         none = f"no {noun}" + (f" of {queue}" if queue else "")
         sees = none_seen(asked[0], Action.READ, noun, none) if asked else none
@@ -124,7 +124,7 @@ def _broker(worker: Mapping[str, Any], *, shown: bool) -> dict[str, Any]:
 def worker_row(worker: Mapping[str, Any]) -> dict[str, Any]:
     """Return a worker as a line of a table; ``doing``: the job that it has for longest, stuck ones first."""
     jobs, stuck = worker["jobs"], worker.get("stuck") or ()
-    longest = max(stuck or jobs, key=lambda each: float(each["seconds"]), default=None)
+    longest = max(stuck or jobs, key=lambda found: float(found["seconds"]), default=None)
     doing = None if longest is None else f"{longest['id']} {longest.get('kind') or ''}".rstrip()
     state = "stuck" if stuck else "overdue" if worker["overdue"] else "quiet" if worker.get("quiet") else None
     return {
@@ -190,7 +190,7 @@ def _print(invocation: Invocation, queue: str | None, end: float | None) -> None
             after = answer["after"]
             if answer["missed"]:
                 invocation.json({"missed": answer["missed"]})
-            for each in sorted(answer["events"], key=lambda each: float(each["at"])):
-                invocation.json(each)  # a worker may have a job before its push is answered
+            for event in sorted(answer["events"], key=lambda event: float(event["at"])):
+                invocation.json(event)  # a worker may have a job before its push is answered
             if not answer["events"]:
                 sleep(_LOOK)

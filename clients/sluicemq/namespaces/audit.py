@@ -60,8 +60,8 @@ class Audit(CalledBefore, verb="list"):
         after: str | None = None
         while True:
             rows, after = yield from self._page(_PAGE, choice, after)
-            for each in self._calls.converted(builtins.list[AuditRow], rows):
-                yield Found(each)
+            for row in self._calls.converted(builtins.list[AuditRow], rows):
+                yield Found(row)
             if after is None:
                 return
 

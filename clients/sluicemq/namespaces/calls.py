@@ -105,7 +105,7 @@ class PlainCalls(Calls):
     def _ordered(self, kind: type[Answer], answer: Any) -> Any:  # noqa: ARG002
         """Return the outcome of an order; raises UnfinishedError if it goes on."""
         if isinstance(answer, dict) and TaskField.TASK in answer:
-            id_, done, total = (answer[each] for each in TaskField)
+            id_, done, total = (answer[field] for field in TaskField)
             of = "" if total is None else f" of {total}"
             raise UnfinishedError(
                 f"the broker goes on, as operation {id_}: {done}{of} jobs so far", id_, done, total

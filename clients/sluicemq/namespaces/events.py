@@ -42,8 +42,8 @@ class Events(CalledBefore, verb="read"):
         after: int | None = None
         while True:
             page = yield from self._page(queue, after)
-            for each in page.events:
-                yield Found(each)
+            for event in page.events:
+                yield Found(event)
             if not page.events:
                 yield Pause(_PAUSE)
             after = page.after

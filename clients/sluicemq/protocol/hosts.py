@@ -74,7 +74,7 @@ def interface_addresses(host: str) -> list[str]:
     """
     if host not in [name for _, name in socket.if_nameindex()]:
         return []
-    found = [each for each in (_ipv4_of(host), _ipv6_of(host)) if each is not None]
+    found = [address for address in (_ipv4_of(host), _ipv6_of(host)) if address is not None]
     if not found:
         raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
     return found

@@ -56,11 +56,11 @@ def _plain(value: Any) -> Any:
     match value:
         case dict():
             return {
-                key: _own(each) if key == _OWN and isinstance(each, dict) else _plain(each)
-                for key, each in value.items()
+                key: _own(item) if key == _OWN and isinstance(item, dict) else _plain(item)
+                for key, item in value.items()
             }
         case list() | tuple():
-            return [_plain(each) for each in value]
+            return [_plain(item) for item in value]
         case bytes():
             return text_of(value)
         case float():
@@ -72,9 +72,9 @@ def _own(value: Any) -> Any:
     """Return a value of a user's headers, without any loss."""
     match value:
         case dict():
-            return {key: _own(each) for key, each in value.items()}
+            return {key: _own(item) for key, item in value.items()}
         case list() | tuple():
-            return [_own(each) for each in value]
+            return [_own(item) for item in value]
         case bytes():
             return {"$bytes": base64.b64encode(value).decode()}
     return _plain(value)

@@ -274,13 +274,13 @@ _ALL = (
 )
 
 #: Every option by its name.
-OPTIONS: Final[dict[str, Option]] = {each.name: each for each in _ALL}
+OPTIONS: Final[dict[str, Option]] = {option.name: option for option in _ALL}
 
 #: Options of a schedule's jobs: each run has its own id and time, and nobody waits for its result.
-SCHEDULE_OPTIONS: Final = frozenset(each.name for each in _ALL if each.for_schedules)
+SCHEDULE_OPTIONS: Final = frozenset(option.name for option in _ALL if option.for_schedules)
 
 #: Options that a forwarded job or a child may get: ids are given, and so is who waits for the result.
-MOVE_OPTIONS: Final = frozenset(each.name for each in _ALL if each.for_moves)
+MOVE_OPTIONS: Final = frozenset(option.name for option in _ALL if option.for_moves)
 
 #: Keywords of ``push`` that go out as headers.
 KEYWORDS: Final = frozenset(JobOptions.__annotations__)

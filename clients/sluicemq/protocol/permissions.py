@@ -51,7 +51,9 @@ class Permissions:
     __slots__ = ("_patterns",)
 
     def __init__(self, patterns: Mapping[Action, Iterable[str]] = {}) -> None:
-        self._patterns = {each: tuple(dict.fromkeys(patterns[each])) for each in Action if patterns.get(each)}
+        self._patterns = {
+            action: tuple(dict.fromkeys(patterns[action])) for action in Action if patterns.get(action)
+        }
 
     @classmethod
     def all(cls) -> Self:
@@ -67,11 +69,11 @@ class Permissions:
             return cls._of_text(value)
         if not isinstance(value, Mapping):
             raise ValueError(_EXPECTED)  # noqa: TRY004 - rules raise ValueError
-        return cls({_action(key): _read_patterns(key, each) for key, each in value.items()})
+        return cls({_action(key): _read_patterns(key, patterns) for key, patterns in value.items()})
 
     def allow(self, action: Action, name: str = "") -> bool:
         """Return whether an action on this name is permitted; "": what has no name, which ``*`` matches."""
-        return any(matches(each, name) for each in self._patterns.get(action, ()))
+        return any(matches(pattern, name) for pattern in self._patterns.get(action, ()))
 
     def patterns(self, action: Action) -> tuple[str, ...]:
         """Return the patterns of one action; none: it is never permitted."""
@@ -79,7 +81,7 @@ class Permissions:
 
     def plain(self) -> dict[str, list[str]]:
         """Return them as JSON, msgpack and MongoDB have them."""
-        return {str(action): list(each) for action, each in self._patterns.items()}
+        return {str(action): list(patterns) for action, patterns in self._patterns.items()}
 
     def __bool__(self) -> bool:
         return bool(self._patterns)
@@ -94,8 +96,8 @@ class Permissions:
         if self == Permissions.all():
             return ALL
         words = [
-            str(action) if action is Action.OPERATE and each == (EVERY,) else f"{action}={','.join(each)}"
-            for action, each in self._patterns.items()
+            str(action) if action is Action.OPERATE and names == (EVERY,) else f"{action}={','.join(names)}"
+            for action, names in self._patterns.items()
         ]
         return " ".join(words) or NONE
 
@@ -152,8 +154,8 @@ def _read_patterns(key: Any, value: Any) -> tuple[str, ...]:
     given = [value] if isinstance(value, str) else value
     if not isinstance(given, list | tuple) or len(given) > MOST_PATTERNS:
         raise ValueError(f"a list of up to {MOST_PATTERNS} patterns for {key}")
-    for each in given:
-        if not _is_pattern(each):
+    for pattern in given:
+        if not _is_pattern(pattern):
             raise ValueError(
                 f"patterns of 1 to {LONGEST_PATTERN} visible characters of ASCII, without commas, for {key}"
             )

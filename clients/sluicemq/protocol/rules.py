@@ -201,7 +201,7 @@ def _backoff(value: Any) -> Any:
         return value
     if not isinstance(value, dict):
         raise ValueError(_BACKOFF)  # noqa: TRY004 - reported like every other wrong value
-    return {name: _of_backoff(name, each) for name, each in value.items()}
+    return {name: _of_backoff(name, backoff) for name, backoff in value.items()}
 
 
 def _of_backoff(name: Any, value: Any) -> Any:

@@ -110,7 +110,7 @@ _TABLE: Final[dict[str, _Rows]] = {
     ),
     "kinds": (("list", "KINDS", "list"),),
     "events": (("read", "EVENTS", "read"), ("follow", "EVENTS", "follow")),
-    "history": tuple((each, "HISTORY", each) for each in ("queue", "kind", "stream", "device", "broker")),
+    "history": tuple((of, "HISTORY", of) for of in ("queue", "kind", "stream", "device", "broker")),
     "audit": (("list", "AUDIT", "list"), ("iterate", "AUDIT", "-")),
 }
 

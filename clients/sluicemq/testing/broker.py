@@ -153,7 +153,7 @@ class MemoryBroker:
         """
         self._flush()
         with self.lock:
-            return [each for each in self._pushed if _is_of(each, what)]
+            return [job for job in self._pushed if _is_of(job, what)]
 
     def assert_pushed(self, what: Task[..., Any] | str, *args: Any, **keywords: Any) -> PushedJob:
         """Return the first pushed job of a task with these arguments; AssertionError: there is none.
@@ -162,11 +162,11 @@ class MemoryBroker:
         ``assert_pushed("mail", value)`` is for a queue: the value, or the payload in bytes.
         """
         found, wanted = self.pushed(what), _wanted(what, args, keywords)
-        for each in found:
-            if wanted is _ANY or wanted in (each.payload, _value(each)):
-                return each
+        for job in found:
+            if wanted is _ANY or wanted in (job.payload, _value(job)):
+                return job
         name = what if isinstance(what, str) else what.kind
-        there = ", ".join(repr(_value(each)) for each in found[-10:]) or "none"
+        there = ", ".join(repr(_value(job)) for job in found[-10:]) or "none"
         given = "" if wanted is _ANY else f" with {wanted!r}"
         raise AssertionError(f"no job of {name} was pushed{given}; those that were: {there}")
 
@@ -181,8 +181,8 @@ class MemoryBroker:
     def disconnect(self) -> None:
         """Cut all connections, as a broker does that is killed; clients connect again."""
         with self.changes():
-            for each in list(self.sessions):
-                each.cut()
+            for session in list(self.sessions):
+                session.cut()
 
     def close(self) -> None:
         """End the broker: its jobs are gone, and nothing listens at its endpoint."""
@@ -243,11 +243,13 @@ class MemoryBroker:
 
         def at_rest() -> bool:
             queues = self.queues.known.values()
-            return not any(each.deliveries.in_flight or (alone and each.has_due) for each in queues)
+            return not any(queue.deliveries.in_flight or (alone and queue.has_due) for queue in queues)
 
         with self._change:
             if not self._change.wait_for(at_rest, timeout):
-                left = {each.name: each.count_left for each in self.queues.known.values() if each.count_left}
+                left = {
+                    queue.name: queue.count_left for queue in self.queues.known.values() if queue.count_left
+                }
                 raise TimeoutError(f"after {timeout:g} s jobs are due or at work, by queue: {left}")
 
 

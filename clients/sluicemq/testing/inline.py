@@ -33,13 +33,13 @@ _MEANT: Final = (Reject, Retry, Requeue)
 def handlers_of(given: Sequence[Handlers], *, in_loop: bool) -> dict[str, Callable[[Any], Any]]:
     """Return the handler of each queue."""
     found: dict[str, Callable[[Any], Any]] = {}
-    for each in given:
-        if isinstance(each, App):
-            each._check()
-            handler: Callable[[Any], Any] = each.handler.in_loop if in_loop else each.handler
-            found.update(dict.fromkeys(each._queues(), handler))
+    for app in given:
+        if isinstance(app, App):
+            app._check()
+            handler: Callable[[Any], Any] = app.handler.in_loop if in_loop else app.handler
+            found.update(dict.fromkeys(app._queues(), handler))
         else:
-            found.update(each)
+            found.update(app)
     return found
 
 
@@ -96,14 +96,14 @@ class InlineWorker:
             queue.attach(worker)
 
     def _take(self, queue: MemoryQueue, deliveries: Sequence[Delivery]) -> None:
-        self._inbox.extend((queue, each) for each in deliveries)
+        self._inbox.extend((queue, delivery) for delivery in deliveries)
 
     def _next(self) -> tuple[MemoryQueue, Delivery] | None:
         """Take the job that was accepted first of those that the queues have handed out."""
         with self._broker.lock:
             if not self._inbox:
                 return None
-            first = min(self._inbox, key=lambda each: each[1].job.seq)
+            first = min(self._inbox, key=lambda entry: entry[1].job.seq)
             self._inbox.remove(first)
             return first
 
@@ -124,9 +124,9 @@ class InlineWorker:
         return Verdicts(handler, self._broker.endpoint, pop=False, on_unusable=self.failures.append)
 
     def _watched(self, handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def handle(each: job.Job) -> Any:
+        def handle(given: job.Job) -> Any:
             try:
-                return handler(each)
+                return handler(given)
             except _MEANT:
                 raise
             except BaseException as error:
@@ -135,18 +135,18 @@ class InlineWorker:
 
         return handle
 
-    async def _awaited(self, queue: MemoryQueue, each: job.Job) -> JobVerdict:
+    async def _awaited(self, queue: MemoryQueue, given: job.Job) -> JobVerdict:
         handler: Callable[[Any], Awaitable[Any]] = self._handlers[queue.name]
         verdicts = self._verdicts(handler)
         try:
-            return verdicts.of_result(each, await handler(each))
+            return verdicts.of_result(given, await handler(given))
         except asyncio.CancelledError:
-            self._settle(queue, JobVerdict(each, wire.RELEASE, delay=0.0))
+            self._settle(queue, JobVerdict(given, wire.RELEASE, delay=0.0))
             raise
         except BaseException as error:  # noqa: BLE001 - the job must be given back
             if not isinstance(error, _MEANT):
                 self.failures.append(error)
-            return verdicts.of_error(each, error)
+            return verdicts.of_error(given, error)
 
     def _settle(self, queue: MemoryQueue, verdict: JobVerdict) -> None:
         row = wire.verdict_row(

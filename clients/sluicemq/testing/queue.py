@@ -102,13 +102,15 @@ class MemoryQueue:
     def times(self) -> list[float]:
         """Return when something happens by itself: a job is due, expires, is overdue or removed."""
         times: list[float] = []
-        for each in self.jobs.values():
-            job = each.job
-            waits = each.state in (State.READY, State.WAITING)
-            times += [each.remove_at] if each.remove_at is not None else []
+        for stored in self.jobs.values():
+            job = stored.job
+            waits = stored.state in (State.READY, State.WAITING)
+            times += [stored.remove_at] if stored.remove_at is not None else []
             times += [job.expires_at] if waits and job.expires_at is not None else []
-            times += [job.eligible_at] if each.state is State.READY else []
-        return times + [min(each.overdue_at, each.limit_at) for each in self.deliveries.in_flight.values()]
+            times += [job.eligible_at] if stored.state is State.READY else []
+        return times + [
+            min(delivery.overdue_at, delivery.limit_at) for delivery in self.deliveries.in_flight.values()
+        ]
 
     # ------------------------------------------------------------------ pushes
 
@@ -149,8 +151,8 @@ class MemoryQueue:
     def _duplicate(self, job: Job) -> DuplicateError | None:
         if job.dedupe is None:
             return None
-        for each in self.jobs.values():
-            first = each.job
+        for other in self.jobs.values():
+            first = other.job
             if first.dedupe and first.dedupe.id == job.dedupe.id and first.dedupe_until > self.now:
                 left = first.dedupe_until - self.now
                 text = f"not stored: job {first.id} has dedupe_id {job.dedupe.id!r} for {left:.1f} s more"
@@ -172,15 +174,15 @@ class MemoryQueue:
     def leave(self, worker: MemoryWorker, *, died: bool) -> None:
         """Take back the jobs of a worker that has gone."""
         worker.note_begun(self.now)
-        for each in self._hand_out.leave(worker):
+        for delivery in self._hand_out.leave(worker):
             decision: Decision = Release()
             if died:
                 decision = on_death(
-                    each.job, worker.name, self.settings.retries, self.now,
-                    reason_of_death(begun=each.begun),
-                    max_unanswered=self.settings.max_unanswered, begun=each.begun,
+                    delivery.job, worker.name, self.settings.retries, self.now,
+                    reason_of_death(begun=delivery.begun),
+                    max_unanswered=self.settings.max_unanswered, begun=delivery.begun,
                 )  # fmt: skip
-            self._carry_out(each, decision)
+            self._carry_out(delivery, decision)
         self.dispatch()
 
     def settle(self, verdict: Verdict) -> SluiceError | None:
@@ -224,22 +226,22 @@ class MemoryQueue:
         return len(self._due()) + len(self.deliveries.in_flight)
 
     def _due(self) -> list[StoredJob]:
-        ready = (each for each in self.jobs.values() if each.state is State.READY)
-        return sorted((each for each in ready if each.job.eligible_at <= self.now), key=_order)
+        ready = (job for job in self.jobs.values() if job.state is State.READY)
+        return sorted((stored for stored in ready if stored.job.eligible_at <= self.now), key=_order)
 
     # ------------------------------------------------------------------ time
 
     def pass_time(self) -> None:
         """Do what is due by now: end overdue deliveries and jobs that have expired, hand out the others."""
-        for each in self._hand_out.over_limit(self.now):
+        for delivery in self._hand_out.over_limit(self.now):
             limit = partial(on_hard_limit, backoff=self.settings.retries, now=self.now)
-            self._carry_out(each, limit(each.job, each.worker.name, seconds=each.hard_limit))
-        for each in self._hand_out.time_out(self.now):
+            self._carry_out(delivery, limit(delivery.job, delivery.worker.name, seconds=delivery.hard_limit))
+        for delivery in self._hand_out.time_out(self.now):
             time_out = partial(
                 on_time_out, backoff=self.settings.retries, now=self.now,
                 max_unanswered=self.settings.max_unanswered,
             )  # fmt: skip
-            self._carry_out(each, time_out(each.job, each.worker.name, begun=each.begun))
+            self._carry_out(delivery, time_out(delivery.job, delivery.worker.name, begun=delivery.begun))
         for stored in list(self.jobs.values()):
             expires_at = stored.job.expires_at
             waits = stored.state in (State.READY, State.WAITING) and stored.children is None
@@ -255,11 +257,11 @@ class MemoryQueue:
             return
         while message := self._next_message():
             worker = message.worker
-            for each in message.deliveries:
-                self.jobs[each.job.id].worker = worker.name
+            for delivery in message.deliveries:
+                self.jobs[delivery.job.id].worker = worker.name
             if worker.pops:
-                for each in message.deliveries:
-                    self._done(self.jobs[each.job.id], b"")
+                for delivery in message.deliveries:
+                    self._done(self.jobs[delivery.job.id], b"")
                 worker.prefetch = max(0, worker.prefetch - len(message.deliveries))
                 self.deliveries.removed(worker, message.deliveries)
             assert isinstance(worker, MemoryWorker)  # noqa: S101 - no others are attached
@@ -271,13 +273,13 @@ class MemoryQueue:
         if not self.deliveries.workers:
             return None
         due = self._due()[: max(1, self.deliveries.free)]
-        for each in due:
-            if each.job.spent:
-                self._die(each, "no attempts left", "")
+        for stored in due:
+            if stored.job.spent:
+                self._die(stored, "no attempts left", "")
             else:
-                each.job.reserve(Reservation("memory", next(_reservations)))
-                each.state = State.RESERVED
-        self._staging.add([each.job for each in due if each.state is State.RESERVED])
+                stored.job.reserve(Reservation("memory", next(_reservations)))
+                stored.state = State.RESERVED
+        self._staging.add([stored.job for stored in due if stored.state is State.RESERVED])
         message = self._hand_out.next_isolated(self.now) if self._staging.isolated else None
         message = message or self._hand_out.next_message(math.inf, self.now)
         for job in self._staging.clear():
@@ -449,8 +451,8 @@ class MemoryQueue:
         """Give the turn to the first job of a group, if that waits for it."""
         if group is None:
             return
-        line = [each for each in self.jobs.values() if each.job.group == group and not each.ended]
-        first = min(line, key=lambda each: each.job.seq, default=None)
+        line = [stored for stored in self.jobs.values() if stored.job.group == group and not stored.ended]
+        first = min(line, key=lambda stored: stored.job.seq, default=None)
         if first is not None and first.state is State.WAITING and first.children is None:
             first.state = State.READY
 
@@ -473,8 +475,8 @@ class MemoryQueue:
             self._waiters.setdefault(job_id, []).append(on_outcome)
 
     def _answer(self, job_id: str, outcome: bytes | SluiceError) -> None:
-        for each in self._waiters.pop(job_id, ()):
-            each(outcome)
+        for waiter in self._waiters.pop(job_id, ()):
+            waiter(outcome)
 
     # ------------------------------------------------------------------ orders
 
@@ -487,10 +489,10 @@ class MemoryQueue:
 
     def shown(self, state: str) -> list[StoredJob]:
         """Return the jobs of a state in the order in which they are listed."""
-        found = [each for each in self.jobs.values() if each.shown_state(self.now) == state]
+        found = [stored for stored in self.jobs.values() if stored.shown_state(self.now) == state]
         if state in (State.READY, "scheduled"):
             return sorted(found, key=_order)
-        return sorted(found, key=lambda each: (each.ended_at or 0.0, each.job.seq))
+        return sorted(found, key=lambda stored: (stored.ended_at or 0.0, stored.job.seq))
 
     def remove(self, stored: StoredJob, why: SluiceError, of_child: str) -> None:
         """Remove a job that no worker has."""
@@ -503,18 +505,18 @@ class MemoryQueue:
     def redrive(self, stored: Sequence[StoredJob], to: MemoryQueue) -> int:
         """Make dead letters ready again; return how many. One whose children are left waits for these."""
         moved = 0
-        for each in stored:
-            job = each.job
+        for dead in stored:
+            job = dead.job
             if to is self:
-                self._revive(each)
+                self._revive(dead)
             elif job.id not in to.jobs:
                 del self.jobs[job.id]
-                each.failed(f"redriven from {self.name}", "", self.now)
+                dead.failed(f"redriven from {self.name}", "", self.now)
                 parent = job.parent
                 job.reset()
                 job.parent = parent
                 self._renew(job)
-                to.add(job).errors = each.errors
+                to.add(job).errors = dead.errors
             else:
                 continue
             moved += 1
@@ -540,9 +542,11 @@ class MemoryQueue:
     def _has_all_children(self, stored: StoredJob) -> bool:
         """Return whether all children that are left can be worked on: none of them is a dead letter."""
         left = stored.children.left if stored.children else 0
-        jobs = [each for queue in self._queues.known.values() for each in queue.jobs.values()]
+        jobs = [stored for queue in self._queues.known.values() for stored in queue.jobs.values()]
         own = (self.name, stored.job.id, stored.job.seq)
-        there = [each for each in jobs if each.job.parent and each.job.parent[:3] == own and not each.ended]
+        there = [
+            child for child in jobs if child.job.parent and child.job.parent[:3] == own and not child.ended
+        ]
         return 0 < left <= len(there)
 
     def _renew(self, job: Job) -> None:
@@ -562,9 +566,9 @@ class MemoryQueue:
 
     def row(self) -> dict[str, Any]:
         """Return its counts as QUEUE answers them."""
-        states = [each.shown_state(self.now) for each in self.jobs.values()]
+        states = [stored.shown_state(self.now) for stored in self.jobs.values()]
         counts = {state: states.count(state) for state in (*State, "scheduled")}
-        ages = [self.now - each.job.created_at for each in self.shown(State.READY)]
+        ages = [self.now - stored.job.created_at for stored in self.shown(State.READY)]
         rates = dict.fromkeys(("pushed", "delivered", "committed"), 0.0)
         return {
             "name": self.name, **counts, "exact": True, "estimates": [], "counted_ago": 0.0,

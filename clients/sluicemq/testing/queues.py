@@ -75,8 +75,8 @@ class MemoryQueues:
         found = self.known.get(name)
         if found is None:
             found = self.known[name] = MemoryQueue(check_name(name), self, self.settings_of(name))
-            for each in list(self.created):
-                each(found)
+            for listener in list(self.created):
+                listener(found)
         return found
 
     def delete(self, queue: MemoryQueue) -> None:
@@ -89,7 +89,7 @@ class MemoryQueues:
 
     def settings_of(self, name: str) -> QueueSettings:
         """Return the settings of a queue, made or not."""
-        of_all, own = (Layer("", self._set.get(each, {})) for each in ("*", name))
+        of_all, own = (Layer("", self._set.get(layer, {})) for layer in ("*", name))
         return with_stored(_DEFAULTS, of_all, own)
 
     def set_settings(self, name: str, settings: Mapping[str, Any]) -> None:
@@ -111,8 +111,8 @@ class MemoryQueues:
     def _next_moment(self) -> float:
         """Return the next one ahead: a run of a schedule stays due while its queue is paused."""
         now = self.clock.now()
-        moments = [*self.table.times, *[each for queue in self.known.values() for each in queue.times]]
-        return min((each for each in moments if each > now), default=inf)
+        moments = [*self.table.times, *[moment for queue in self.known.values() for moment in queue.times]]
+        return min((moment for moment in moments if moment > now), default=inf)
 
     def _do_at(self, moment: float) -> None:
         self.clock.go_to(moment)

@@ -29,7 +29,7 @@ class ScheduleTable:
     @property
     def times(self) -> list[float]:
         """Return when their next runs are due."""
-        return [each.next_at for each in self._rows.values() if not each.paused]
+        return [row.next_at for row in self._rows.values() if not row.paused]
 
     def all(self) -> list[Schedule]:
         """Return all, by name."""
@@ -76,7 +76,7 @@ class ScheduleTable:
 
     def due(self, now: float) -> list[str]:
         """Return the names of those with a run that is due."""
-        return [each.name for each in self.all() if not each.paused and each.next_at <= now]
+        return [row.name for row in self.all() if not row.paused and row.next_at <= now]
 
     def push(
         self, schedule: Schedule, next_at: float, jobs: Sequence[Job], to: _Runs, now: float, skipped: int

@@ -56,7 +56,7 @@ class MemoryStream:
         """Return the number of the last message, or of the last with a topic."""
         if topic is None:
             return self.newest
-        return max((each.number for each in self.messages if each.topic == topic), default=0)
+        return max((message.number for message in self.messages if message.topic == topic), default=0)
 
     def row(self) -> dict[str, Any]:
         """Return what STREAM answers."""
@@ -65,7 +65,7 @@ class MemoryStream:
             "first": 1,
             "last": self.newest,
             "messages": len(self.messages),
-            "bytes": sum(len(each.packed) for each in self.messages),
+            "bytes": sum(len(message.packed) for message in self.messages),
             "last_at": self.messages[-1].at if self.messages else None,
         }
 
@@ -80,7 +80,7 @@ class MemoryStreams:
     def leave(self, session: Session) -> None:
         """Forget what a session that has ended waits for, and let others of their kinds take its holds."""
         for stream in self._known.values():
-            for key in [each for each in stream.readers if each[0] is session]:
+            for key in [reader for reader in stream.readers if reader[0] is session]:
                 del stream.readers[key]
             for held in stream.subscriptions.values():
                 held.holder = None if held.holder is session else held.holder
@@ -103,17 +103,17 @@ class MemoryStreams:
         if options.get("last", last) != last and len(there) < len(ends):
             raise ConflictError(f"stream {name!r} ends with {last}: nothing was stored", last)
         first = stream.newest + 1
-        for place, (topic, each) in enumerate(zip(topics, slices(packed, ends), strict=True)):
+        for place, (topic, message) in enumerate(zip(topics, slices(packed, ends), strict=True)):
             if place not in there:
                 number = stream.newest + 1
-                stream.messages.append(_Message(number, self._clock.now(), topic, each))
+                stream.messages.append(_Message(number, self._clock.now(), topic, message))
                 if place in ids:
                     stream.ids[ids[place]] = number
         if batch is not None:
             stream.ids[f"#{batch}"] = first
         for read_on in list(stream.readers.values()):
             read_on()
-        return [first, [list(each) for each in sorted(there.items())]] if there else [first]
+        return [first, [list(entry) for entry in sorted(there.items())]] if there else [first]
 
     def read(self, session: Session, number: int, fields: Fields) -> Any:
         """Answer a READ, now or when there are messages."""
@@ -121,7 +121,7 @@ class MemoryStreams:
         stream = self._of(name)
         after = stream.newest if options.get("new") else options.get("after", 0)
         if (since := options.get("since")) is not None:
-            after = max([each.number for each in stream.messages if each.at < since], default=0)
+            after = max([message.number for message in stream.messages if message.at < since], default=0)
         topics, most = Topics(options.get("topics", [])), options.get("most", wire.MOST_READ)
         answer = _page(stream, topics, most, after)
         wait = options.get("wait", 0.0)
@@ -217,7 +217,7 @@ class MemoryStreams:
 
     def _row(self, session: Session, stream: MemoryStream, of: str) -> dict[str, Any]:
         found = stream.subscriptions[of]
-        ahead = [each for each in stream.messages if each.number > found.watermark]
+        ahead = [message for message in stream.messages if message.number > found.watermark]
         return {
             "stream": stream.name, "name": of, "watermark": found.watermark,
             "behind": max(0, stream.newest - found.watermark),
@@ -229,10 +229,10 @@ class MemoryStreams:
 
 
 def _page(stream: MemoryStream, topics: Topics, most: int, after: int) -> dict[str, Any]:
-    ahead = [each for each in stream.messages if each.number > after]
-    chosen = [each for each in ahead if topics.want(each.topic)]
+    ahead = [message for message in stream.messages if message.number > after]
+    chosen = [message for message in ahead if topics.want(message.topic)]
     last = chosen[most - 1].number if len(chosen) > most else max(stream.newest, after)
-    rows = [[each.number, each.at, each.packed, None] for each in chosen[:most]]
+    rows = [[message.number, message.at, message.packed, None] for message in chosen[:most]]
     return {"rows": rows, "after": last, "gone": None, "newest": stream.newest}
 
 

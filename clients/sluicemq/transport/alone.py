@@ -160,8 +160,8 @@ class Alone:
             self._changed()
 
     def _changed(self) -> None:
-        for each in list(self._workers):
-            each.changed()
+        for worker in list(self._workers):
+            worker.changed()
 
     @property
     def _pauses(self) -> bool:
@@ -173,8 +173,8 @@ class Alone:
         return [job for worker in list(self._workers) for job in list(worker.at_work) if job is not None]
 
     def _at_rest_but(self, part: AlonePart) -> bool:
-        others = (each for worker in list(self._workers) for each in worker.parts if each is not part)
-        return not any(each.bound or each.busy for each in others) and not self._at_work
+        others = (other for worker in list(self._workers) for other in worker.parts if other is not part)
+        return not any(other.bound or other.busy for other in others) and not self._at_work
 
     def _forked(self) -> None:
         self._workers, self._chosen = {}, {}

@@ -64,7 +64,7 @@ class JobVerdict(NamedTuple):
         if self.options and self.onward is None:
             return len(self.detail or "") + len(self.options["traceback"])
         onward = (self.onward if self.verb == wire.FAN_OUT else [self.onward]) if self.onward else ()
-        return len(self.detail or "") + sum([len(each[1] or b"") for each in onward])
+        return len(self.detail or "") + sum([len(forward[1] or b"") for forward in onward])
 
 
 def not_begun(job: Job, delay: float = 0.0) -> JobVerdict:
@@ -341,8 +341,8 @@ class Assignment:
         self._ask_at = self._look_at = self._alone_at = self._extend_at = inf
         self._shares.alone.end(self)
         self._forget_inbox()
-        for each in (self._kept, self._progress, self._cancelled, self._when_cancelled):
-            each.clear()
+        for table in (self._kept, self._progress, self._cancelled, self._when_cancelled):
+            table.clear()
         self._drop_all()
         self._settling = self._held = self._credit = 0
         self._follow()

@@ -71,7 +71,7 @@ class TakenEndpoints:
 
     def free(self, endpoints: Sequence[str]) -> list[str]:
         """Return the endpoints that nobody has taken."""
-        return [each for each in endpoints if each not in self._takers]
+        return [endpoint for endpoint in endpoints if endpoint not in self._takers]
 
 
 class Candidates:
@@ -100,7 +100,7 @@ class Candidates:
         self.rounds = 0
         """Rounds in vain since the last connection that lasted."""
         self.longest_pause = LONGEST_PAUSE
-        self._places = [place(each) for each in endpoints]
+        self._places = [place(endpoint) for endpoint in endpoints]
         self._names = names
         self._rng = rng or Random()  # noqa: S311 - no secret
         self._begin_at = -inf  # when the next round begins, if none is under way
@@ -120,7 +120,7 @@ class Candidates:
     @property
     def lacks_addresses(self) -> bool:
         """Return whether this round has no address, since no name has any."""
-        return not self._seen and all(each.host for each in self._places)
+        return not self._seen and all(where.host for where in self._places)
 
     @property
     def elsewhere(self) -> bool:
@@ -174,12 +174,12 @@ class Candidates:
         if now < self._look_at:
             return False
         self._look_at = now + _LOOK_AGAIN
-        of_names = [each for each in self._places if each.all_of]
+        of_names = [where for where in self._places if where.all_of]
         self._names.collect()
-        known = {each for where in of_names for group in self._groups(where) for each in group}
+        known = {candidate for where in of_names for group in self._groups(where) for candidate in group}
         for where in of_names:
             self._names.look_up(where.host)
-        dialled, given = self._dialled, {each.endpoint for each in self._places}
+        dialled, given = self._dialled, {where.endpoint for where in self._places}
         if dialled is None or dialled.endpoint in given or dialled in known:
             self._in_name_at = now
         return now - self._in_name_at >= _GONE_AFTER
@@ -201,38 +201,38 @@ class Candidates:
         self._tried = self.passed_over = False
         self._seen = set()
         self._left = deque()
-        self._awaited = [each for each in self._places if each.host]
-        for each in self._awaited:
-            self._names.look_up(each.host)
-        groups = [group for each in self._places for group in self._groups(each)]
+        self._awaited = [where for where in self._places if where.host]
+        for where in self._awaited:
+            self._names.look_up(where.host)
+        groups = [group for where in self._places for group in self._groups(where)]
         self._rng.shuffle(groups)
         found = [candidate for group in groups for candidate in group]
-        found.sort(key=lambda each: each == self._dialled)
+        found.sort(key=lambda candidate: candidate == self._dialled)
         self._add(found)
 
     def _add_new(self) -> None:
         """Add addresses that lookups have brought since the begin of the round."""
         self._names.collect()
-        ended = [each for each in self._awaited if not self._names.sought(each.host)]
+        ended = [where for where in self._awaited if not self._names.sought(where.host)]
         if ended:
-            self._awaited = [each for each in self._awaited if self._names.sought(each.host)]
-            groups = [group for each in ended for group in self._groups(each)]
+            self._awaited = [where for where in self._awaited if self._names.sought(where.host)]
+            groups = [group for where in ended for group in self._groups(where)]
             self._rng.shuffle(groups)
             self._add(candidate for group in groups for candidate in group)
 
     def _add(self, candidates: Iterator[Candidate] | list[Candidate]) -> None:
-        for each in candidates:
-            if each not in self._seen:
-                self._seen.add(each)
-                self._left.append(each)
+        for candidate in candidates:
+            if candidate not in self._seen:
+                self._seen.add(candidate)
+                self._left.append(candidate)
 
     def _groups(self, where: Place) -> list[list[Candidate]]:
         """Return the known candidates of an endpoint; those of one broker stay together, in their order."""
         if not where.host:
             return [[Candidate(where.endpoint, where.address, where.ipv6)]]
-        known = [each for each in self._names.known(where.host) if each.ipv6 in where.families]
-        found = [self._candidate(where, each) for each in known]
-        return [[each] for each in found] if where.all_of else [found]
+        known = [address for address in self._names.known(where.host) if address.ipv6 in where.families]
+        found = [self._candidate(where, address) for address in known]
+        return [[candidate] for candidate in found] if where.all_of else [found]
 
     @staticmethod
     def _candidate(where: Place, address: Address) -> Candidate:

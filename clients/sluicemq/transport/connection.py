@@ -488,10 +488,10 @@ class Connection:
 
     def _say_unfit(self) -> None:
         """Say which other brokers can't be entered: there is none to go on to when this one is lost."""
-        for each in self._outcomes:
-            if each.obstacle and each.obstacle.startswith(CANT_ENTER):
+        for outcome in self._outcomes:
+            if outcome.obstacle and outcome.obstacle.startswith(CANT_ENTER):
                 what = "%s. Only some of the brokers fit what this client gets in by: all take one server_key"
-                self.post(log.warning, f"{what}, connected to %s", each.obstacle, self._where)
+                self.post(log.warning, f"{what}, connected to %s", outcome.obstacle, self._where)
 
     @property
     def _where(self) -> str:
@@ -538,15 +538,15 @@ class Connection:
             return False
         self._rounds = self._candidates.rounds
         outcomes, self._outcomes = self._outcomes, []
-        refusals = [each.refusal for each in outcomes if each.refusal is not None]
-        self._obstacle = next((each.obstacle for each in outcomes if each.obstacle), None)
-        self.not_admitted = next((each for each in refusals if isinstance(each, NotAdmittedError)), None)
+        refusals = [outcome.refusal for outcome in outcomes if outcome.refusal is not None]
+        self._obstacle = next((outcome.obstacle for outcome in outcomes if outcome.obstacle), None)
+        self.not_admitted = next((error for error in refusals if isinstance(error, NotAdmittedError)), None)
         self._candidates.longest_pause = _LONGEST_PAUSE_NOT_ADMITTED if self.not_admitted else LONGEST_PAUSE
         impatient = not self._patient and not self.epoch
         alone = not self._candidates.passed_over
         if alone and len(refusals) == len(outcomes) > 0 and not self.not_admitted:
             self._fail(refusals[0])
-        elif impatient and all(each.refused or each.refusal for each in outcomes):
+        elif impatient and all(outcome.refused or outcome.refusal for outcome in outcomes):
             self._fail(refusals[0] if refusals else UnavailableError(self.obstacle))
         else:
             self._warn_unreachable()

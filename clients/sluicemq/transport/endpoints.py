@@ -110,7 +110,7 @@ def place(endpoint: str) -> Place:
     source, between, rest = tcp.removeprefix(_TCP).rpartition(";")
     host, _, port = rest.rpartition(":")
     host = _of_interface(host)
-    kinds = {hosts.is_ipv6_literal(each) for each in (host, source.rpartition(":")[0])} - {None}
+    kinds = {hosts.is_ipv6_literal(text) for text in (host, source.rpartition(":")[0])} - {None}
     if hosts.is_ipv6_literal(host) is not None:
         return Place(endpoint, f"{_TCP}{source}{between}{host}:{port}", True in kinds)
     families = (True in kinds,) if kinds else (False, True)
@@ -119,7 +119,7 @@ def place(endpoint: str) -> Place:
 
 def most_brokers(given: Sequence[str]) -> int:
     """Return how many brokers these endpoints may lead to; a name that stands for several has any number."""
-    return len(given) + (_MOST if any(each.startswith(_ALL_OF) for each in given) else 0)
+    return len(given) + (_MOST if any(endpoint.startswith(_ALL_OF) for endpoint in given) else 0)
 
 
 def shown(endpoints: Sequence[str]) -> str:

@@ -39,8 +39,8 @@ def addresses_of(host: str) -> list[Address]:
     inet4 = [str(place[0]) for family, _, _, _, place in found if family == _socket.AF_INET]
     inet6 = [str(place[0]) for family, _, _, _, place in found if family == _socket.AF_INET6]
     return [
-        *(Address(each, ipv6=False) for each in inet4),
-        *(Address(f"[{each}]", ipv6=True) for each in inet6),
+        *(Address(address, ipv6=False) for address in inet4),
+        *(Address(f"[{address}]", ipv6=True) for address in inet6),
     ]
 
 

@@ -75,7 +75,7 @@ def _profile(file: str, profiles: Any, name: Any) -> Profile:
     if not isinstance(values, dict):
         names = ", ".join(known) or "none"
         raise ValueError(f"{file}: there is no profile {brief(name)} in it; it has {names}")  # noqa: TRY004
-    return Profile(name, file, {key: _value(file, name, key, each) for key, each in values.items()})
+    return Profile(name, file, {key: _value(file, name, key, value) for key, value in values.items()})
 
 
 def _value(file: str, name: str, key: str, value: Any) -> Any:

@@ -50,7 +50,7 @@ class PublishBatch:
         """Add a message at the end."""
         if message.id is not None:
             self.ids[message.id] = len(self.messages)
-            self.options["ids"] = [[place, each] for each, place in self.ids.items()]
+            self.options["ids"] = [[place, job_id] for job_id, place in self.ids.items()]
         if message._expected is not None:
             self.options |= message._expected
         self.messages.append(message)
@@ -137,7 +137,7 @@ class Publishing:
             self._answered(batch, value, error)
 
         self._in_flight += 1
-        packed = b"".join([each._packed for each in batch.messages])
+        packed = b"".join([message._packed for message in batch.messages])
         self._connection.request(
             wire.PUBLISH, batch.stream, packed, dict(batch.options), answered=answered, whole=True
         )
@@ -156,4 +156,4 @@ class Publishing:
             self._connection.post(self._settled, batch, int(first), dict(there or ()), None)
 
     def _again(self, batches: list[PublishBatch]) -> None:
-        self._waiting = deque(sorted((*batches, *self._waiting), key=lambda each: each.number))
+        self._waiting = deque(sorted((*batches, *self._waiting), key=lambda batch: batch.number))

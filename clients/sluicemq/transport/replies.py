@@ -78,8 +78,8 @@ class Replies:
         if self._ended is None:
             self._connection.wake()
             return
-        for each in _drained(self._wanted):
-            each.resolve(None, self._ended)
+        for wanted in _drained(self._wanted):
+            wanted.resolve(None, self._ended)
 
     def cancel(self, receipt: PushReceipt, answered: Callable[[bool], None]) -> None:
         """Cancel a job that no worker has; ``answered``, through the mailbox, gets whether it was possible.
@@ -117,8 +117,8 @@ class Replies:
         """Refuse the rest: nobody will answer."""
         self.disconnected()
         self._ended = error
-        for each in _drained(self._wanted):
-            self._connection.post(each.resolve, None, error)
+        for reply in _drained(self._wanted):
+            self._connection.post(reply.resolve, None, error)
 
     def _ask(self, reply: Wanted) -> None:
         def answered(value: Any, error: SluiceError | None) -> None:

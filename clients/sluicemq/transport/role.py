@@ -45,22 +45,22 @@ class Roles:
     @property
     def due(self) -> float:
         """Return when the first of them wants a turn."""
-        return min(each.due for each in self._by_queue.values())
+        return min(role.due for role in self._by_queue.values())
 
     @property
     def busy(self) -> bool:
         """Return whether one of them is."""
-        return any(each.busy for each in self._by_queue.values())
+        return any(role.busy for role in self._by_queue.values())
 
     def connected(self) -> None:
         """Tell all."""
-        for each in self._by_queue.values():
-            each.connected()
+        for role in self._by_queue.values():
+            role.connected()
 
     def turn(self) -> None:
         """Give each its turn."""
-        for each in self._by_queue.values():
-            each.turn()
+        for role in self._by_queue.values():
+            role.turn()
 
     def delivered(self, message: wire.Message) -> None:
         """Give a DELIVER, CANCEL or STOP to the role of its queue."""
@@ -73,10 +73,10 @@ class Roles:
 
     def disconnected(self) -> None:
         """Tell all."""
-        for each in self._by_queue.values():
-            each.disconnected()
+        for role in self._by_queue.values():
+            role.disconnected()
 
     def ended(self, error: SluiceError) -> None:
         """Tell all."""
-        for each in self._by_queue.values():
-            each.ended(error)
+        for role in self._by_queue.values():
+            role.ended(error)

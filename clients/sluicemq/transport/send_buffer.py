@@ -73,9 +73,9 @@ class SendBuffer:
     @property
     def due(self) -> float:
         """Return when postponed work is due."""
-        rests = [each.rest_until for each in self._queues.values() if each.rest_until > -inf]
+        rests = [queue.rest_until for queue in self._queues.values() if queue.rest_until > -inf]
         now = monotonic() if rests else inf
-        due = min([self.replies.due, *[each for each in rests if each > now]])
+        due = min([self.replies.due, *[rest for rest in rests if rest > now]])
         if self._waits and self._young:
             due = min(due, next(iter(self._young.values())) + _SHARED_FOR)
         return due
@@ -87,8 +87,8 @@ class SendBuffer:
 
     def connected(self) -> None:
         """Repeat what was not confirmed; ``turn`` follows."""
-        for each in self._queues.values():
-            each.rest_until = -inf
+        for queue in self._queues.values():
+            queue.rest_until = -inf
         self.replies.connected()
 
     def turn(self) -> None:
@@ -237,7 +237,7 @@ class _Queue:
 
     def repeat(self, sent: _Sent) -> None:
         """Send a batch again before later ones."""
-        self.again = deque(sorted((*self.again, sent), key=lambda each: each[0]))
+        self.again = deque(sorted((*self.again, sent), key=lambda entry: entry[0]))
 
     def take(self) -> PushBatch:
         """Take out the jobs of one message."""
@@ -247,9 +247,9 @@ class _Queue:
 def first_message(jobs: Iterable[PushReceipt]) -> int:
     """Return how many of the first jobs travel in one message: at least one, if there is any."""
     count = size = header_bytes = 0
-    for each in jobs:
-        size += each._size
-        header_bytes += each._header_bytes
+    for job in jobs:
+        size += job._size
+        header_bytes += job._header_bytes
         if count and (size > MESSAGE_BYTES or header_bytes > MESSAGE_HEADER_BYTES):
             break
         count += 1

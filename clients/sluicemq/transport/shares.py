@@ -13,8 +13,8 @@ from sluicemq.transport.alone import ALONE, Alone
 
 def shares(prefetch: int, connected: int) -> list[int]:
     """Return the share of each connection; with fewer jobs than connections the last ones stand by with 0."""
-    each, more = divmod(prefetch, connected) if connected else (0, 0)
-    return [each + (at < more) for at in range(connected)]
+    least, more = divmod(prefetch, connected) if connected else (0, 0)
+    return [least + (at < more) for at in range(connected)]
 
 
 class Grant(NamedTuple):

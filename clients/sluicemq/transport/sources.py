@@ -44,7 +44,7 @@ def sources_of(named: tuple[str, ...] | None, given: Mapping[str, Any]) -> list[
 
 def first(sources: Sequence[Source], *keys: str) -> tuple[Source, str] | None:
     """Return the strongest place that has one of these values, and which one."""
-    return next(((each, key) for each in sources for key in keys if key in each.values), None)
+    return next(((source, key) for source in sources for key in keys if key in source.values), None)
 
 
 def endpoints_of(named: tuple[str, ...] | None, sources: Sequence[Source]) -> tuple[str, ...]:

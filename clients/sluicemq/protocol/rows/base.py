@@ -44,7 +44,7 @@ class FormerMap:
             """Return a method of a map; deprecated."""
             if name not in ("keys", "values", "items", "get"):
                 raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
-            return getattr({each: self[each] for each in self}, name)
+            return getattr({key: self[key] for key in self}, name)
 
 
 def from_wire(type_: type[T], value: object) -> T:
@@ -63,7 +63,7 @@ def from_document(type_: type[R], document: Mapping[str, Any]) -> R:
     try:
         return msgspec.convert(document, type_)
     except msgspec.ValidationError:
-        return type_(**{each.name: _field(each, document) for each in msgspec.structs.fields(type_)})
+        return type_(**{field.name: _field(field, document) for field in msgspec.structs.fields(type_)})
 
 
 def plain(value: Any) -> Any:
