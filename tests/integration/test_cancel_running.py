@@ -11,18 +11,26 @@ from secrets import token_hex
 from typing import Any
 
 import pytest
+import zmq
 
 from sluicemq import App, CancelledError, Client, FanOut, Forward, Job, NotFoundError, Producer, Worker, aio
 from support.broker_process import BrokerProcess, check_balance
-from support.broker_under_test import serving
+from support.broker_under_test import BrokerUnderTest, serving, spare
+from support.raw_sockets import receive
 from support.waiting import TIMEOUT, wait_until
 
 
 @pytest.fixture(scope="module")
-def brokers(mongo_uri: str) -> Iterator[list[BrokerProcess]]:
+def shared(mongo_uri: str) -> Iterator[list[BrokerUnderTest]]:
+    devices = [{**each, "cancels": True, "prefetch": 1} for each in spare(ack=2)]
     shared: dict[str, Any] = {"database": f"test_{token_hex(6)}", "poll": 0.5}
-    with serving(mongo_uri, [], **shared) as one, serving(mongo_uri, [], **shared) as other:
-        yield [one.process, other.process]
+    with serving(mongo_uri, devices, **shared) as one, serving(mongo_uri, [], **shared) as other:
+        yield [one, other]
+
+
+@pytest.fixture
+def brokers(shared: list[BrokerUnderTest]) -> list[BrokerProcess]:
+    return [each.process for each in shared]
 
 
 @pytest.fixture
@@ -218,3 +226,26 @@ def test_a_reply_of_asyncio_that_is_cancelled_cancels_its_job_unless_it_has_ende
                 assert not await ended.cancel()
 
     asyncio.run(asyncio.wait_for(run(), TIMEOUT))
+
+
+@pytest.mark.parametrize("how", ["cancelled", "over its limit"])
+def test_a_plain_worker_that_wants_to_know_gets_a_frame(
+    shared: list[BrokerUnderTest], endpoint: str, how: str
+) -> None:
+    doors = shared[0].take("ack")
+    jobs, commits = shared[0].socket(zmq.PULL, doors.back), shared[0].socket(zmq.PUSH, doors.commit)
+    with Producer(endpoint=endpoint) as producer, Client(endpoint=endpoint) as client:
+        limit = None if how == "cancelled" else 0.1
+        job_id = producer.push(doors.queue, b"x", hard_time_limit=limit, max_attempts=1).id
+        receipt, _payload = receive(jobs)
+        if how == "cancelled":
+            client.jobs.cancel(doors.queue, job_id, running=True)
+        why = b"it was cancelled" if how == "cancelled" else b"its hard_time_limit is over"
+        assert receive(jobs) == [b"CANCEL", receipt, why]
+        # Then it has no other job before it answers
+        producer.push(doors.queue, b"next")
+        commits.send_multipart([b"COMMIT", receipt])
+        receipt, payload = receive(jobs)
+        assert payload == b"next"
+        commits.send_multipart([b"COMMIT", receipt])
+        wait_until(lambda: client.queues.get(doors.queue).reserved == 0)

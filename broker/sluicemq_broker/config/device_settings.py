@@ -39,6 +39,7 @@ ONLY = {
     "commit": (Kind.STREAMER,),
     "ack": (Kind.STREAMER,),
     "prefetch": (Kind.STREAMER,),
+    "cancels": (Kind.STREAMER,),
 }
 
 
@@ -76,6 +77,10 @@ class DeviceSettings:
         rules.whole(1),
         "jobs at once for one PULL worker: not received yet (received, 256 by default, 1000 at most), "
         "unsettled (explicit, 1), or removed ahead (auto, 64)",
+    )
+    cancels: bool = flag(
+        "PULL workers that commit (explicit) get [CANCEL][receipt][why] for a job that they should end",
+        default=False,
     )
     auto_create: bool | None = setting(
         None, rules.flag, "a message to an unknown queue makes it; by default as in [broker]"

@@ -124,9 +124,17 @@ class RepWorker(LaneWorker):
 
 
 class PullWorker(LaneWorker):
-    """A PULL socket that commits: it gets ``[receipt][payload]`` or ``[receipt][id][headers][payload]``."""
+    """A PULL socket that commits: it gets ``[receipt][payload]`` or ``[receipt][id][headers][payload]``.
+
+    With the setting ``cancels`` it also gets ``[CANCEL][receipt][why]``. No receipt is that word.
+    """
 
     door = "PULL"
+
+    def cancelled(self, deliveries: Sequence[Delivery], why: str) -> None:
+        """Notify it, if its device says that it knows of that."""
+        if self._backend.settings.cancels:
+            self._lane.post([[wire.CANCEL, each.receipt, why.encode()] for each in deliveries])
 
     def _frames(self, delivery: Delivery) -> list[bytes]:
         return [delivery.receipt, *super()._frames(delivery)]
