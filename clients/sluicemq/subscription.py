@@ -194,29 +194,24 @@ class Subscription(LongLived):
         one raises KeyboardInterrupt. Raises :class:`~sluicemq.HeldError`, :class:`~sluicemq.GapError`,
         :class:`~sluicemq.BadStreamError`, and lasting refusals of the broker.
         """
-        self._questions = Questions()
-        self._connection = Connection(self._access, self._questions, repeats=True)
-        self._questions.attach(self._connection)
-        self._connection.start()
         self._ended.clear()
         self._worker = threading.current_thread()
         try:
-            with StopSignals(self._stop_asked.set, raises=True).caught(self._connection):
-                while not self._stop_asked.is_set():
-                    if self._hold_and_follow():
-                        return
+            self._connect_and_follow()
         finally:
-            self._connection.close()
             self._ended.set()
 
     def start(self) -> None:
         """Run in a thread; :meth:`close` or :meth:`join` raise the error that ended it."""
         if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._run_in_thread, name=f"sluicemq-{self.name}", daemon=True
-            )
-            self._ended.clear()
-            self._thread.start()
+            thread = threading.Thread(target=self._run_in_thread, name=f"sluicemq-{self.name}", daemon=True)
+            try:
+                self._ended.clear()
+                thread.start()
+            except BaseException:  # as KeyboardInterrupt: nobody waits for what may not have begun
+                self._ended.set()
+                raise
+            self._thread = thread
 
     def stop(self, timeout: float | None = None) -> bool:
         """Finish the current batch, store the watermark, release the hold; from any thread.
@@ -243,6 +238,19 @@ class Subscription(LongLived):
         """Stop, and raise the error that ended it."""
         if self.stop(timeout):
             self.join(timeout)
+
+    def _connect_and_follow(self) -> None:
+        self._questions = Questions()
+        self._connection = Connection(self._access, self._questions, repeats=True)
+        self._questions.attach(self._connection)
+        self._connection.start()
+        try:
+            with StopSignals(self._stop_asked.set, raises=True).caught(self._connection):
+                while not self._stop_asked.is_set():
+                    if self._hold_and_follow():
+                        return
+        finally:
+            self._connection.close()
 
     def _run_in_thread(self) -> None:
         try:

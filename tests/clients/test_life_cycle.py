@@ -230,3 +230,17 @@ def test_a_reader_runs_a_handler_to_the_end(broker: ScriptedBroker) -> None:
     assert seen == [(1, b"a"), (2, b"b")]
     assert reader.position == 2
     assert reader.stop() is True
+
+
+def test_a_subscription_that_has_no_file_left_for_its_connection_ends_with_that(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_file(*_given: object, **_more: object) -> None:
+        raise OSError("too many open files")
+
+    monkeypatch.setattr("sluicemq.subscription.Connection", no_file)
+    made = MAKE["Subscription"](endpoint)
+    made.start()
+    assert made.stop() is True
+    with pytest.raises(OSError, match="too many open files"):
+        made.close()
