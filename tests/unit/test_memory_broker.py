@@ -127,6 +127,21 @@ def test_first_exception_is_raised_in_the_test_that_wants_it(memory: MemoryBroke
     assert memory.client.queues.get("mail").scheduled == 1
 
 
+def test_jobs_that_handlers_push_are_run_too(memory: MemoryBroker) -> None:
+    app = App()
+
+    @app.task
+    def push_next(count: int) -> None:
+        if count:
+            push_next.push(count - 1)
+
+    with memory.connect(app):
+        push_next.push(30)
+        assert memory.run_pending() == 31
+        push_next.push(30)
+        assert asyncio.run(memory.arun_pending()) == 31
+
+
 def test_schedules_run_when_their_time_has_come() -> None:
     app = App("shop")
     app.schedule(cron="0 3 * * *")(app.task(send_report))

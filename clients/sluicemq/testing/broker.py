@@ -93,7 +93,7 @@ class MemoryBroker:
     def advance(self, seconds: Duration) -> None:
         """Let time pass: ``broker.advance("60s")``. What is due by then is ready, and runs are pushed."""
         check_span("seconds", seconds)
-        self._flush()
+        self.flush()
         with self.changes():
             self.queues.advance(in_seconds(seconds))
 
@@ -105,7 +105,7 @@ class MemoryBroker:
         how many handlers have run here. ``raises``: raise the first exception of a handler that is no
         Reject, Retry or Requeue, once its job is settled as always.
         """
-        self._flush()
+        self.flush()
         worker = InlineWorker(self, handlers_of(handlers or self._apps, in_loop=False))
         count = worker.run()
         if raises and worker.failures:
@@ -118,7 +118,7 @@ class MemoryBroker:
 
         Plain functions among the tasks of an app run in a thread.
         """
-        self._flush()
+        self.flush()
         worker = InlineWorker(self, handlers_of(handlers or self._apps, in_loop=True))
         count = await worker.run_in_loop()
         if raises and worker.failures:
@@ -151,7 +151,7 @@ class MemoryBroker:
 
         Pushes of apps are waited for; wait yourself for those of other producers.
         """
-        self._flush()
+        self.flush()
         with self.lock:
             return [job for job in self._pushed if _is_of(job, what)]
 
@@ -215,6 +215,12 @@ class MemoryBroker:
             finally:
                 self._change.notify_all()
 
+    def flush(self) -> None:
+        """Wait for what the apps have pushed; raises the first refusal that nobody has seen."""
+        for app in self._apps:
+            if app._producer is not None:
+                app._producer.flush(_ANSWERED_WITHIN)
+
     def note_pushed(self, queue: str, jobs: Sequence[StoredJob]) -> None:
         """Note jobs that a client has pushed."""
         for job in jobs:
@@ -222,12 +228,6 @@ class MemoryBroker:
             self._pushed.append(
                 PushedJob(queue, job.id, job.payload, dict(job.headers or {}), job.priority, delay, job.group)
             )
-
-    def _flush(self) -> None:
-        """Wait for what the apps have pushed; raises the first refusal that nobody has seen."""
-        for app in self._apps:
-            if app._producer is not None:
-                app._producer.flush(_ANSWERED_WITHIN)
 
     def run_eagerly(self) -> None:
         """Run what is due, unless a handler pushes that does so itself."""

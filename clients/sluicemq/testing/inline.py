@@ -100,6 +100,8 @@ class InlineWorker:
 
     def _next(self) -> tuple[MemoryQueue, Delivery] | None:
         """Take the job that was accepted first of those that the queues have handed out."""
+        if not self._inbox:
+            self._broker.flush()  # what handlers have pushed
         with self._broker.lock:
             if not self._inbox:
                 return None
