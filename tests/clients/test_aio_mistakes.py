@@ -34,7 +34,7 @@ class Mistake(NamedTuple):
 
 
 #: Each class, made in the same way.
-CLASSES: dict[str, Callable[[str], Any]] = {
+CLASSES: dict[str, Callable[[str | None], Any]] = {
     "producer": lambda endpoint: Producer(endpoint=endpoint),
     "client": lambda endpoint: Client(endpoint=endpoint),
     "worker": lambda endpoint: Worker("q", handle, endpoint=endpoint),
@@ -93,6 +93,20 @@ def test_it_is_of_one_loop_which_may_be_closed(broker: ScriptedBroker, kind: str
     if kind != "reader":
         with pytest.raises(RuntimeError, match="no event loop runs here"):
             USES[kind](it).send(None)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_one_of_a_module_connects_where_the_environment_says_at_its_start(
+    broker: ScriptedBroker, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it = CLASSES[kind](None)
+
+    async def main() -> None:
+        async with it:
+            await asyncio.to_thread(broker.wait_for, wire.HELLO)
+
+    monkeypatch.setenv("SLUICEMQ_ENDPOINT", broker.endpoint)
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("kind", CLASSES)

@@ -40,10 +40,10 @@ class Client(Life[_Core]):
         **access: Unpack[AccessOptions],
     ) -> None:
         self._given: dict[str, Any] = {"timeout": timeout, "patient": wait, "codec": codec}
-        self._access = Access.chosen(endpoint, access)
+        self._access = Access.at_start(endpoint, access)
 
     def _made(self) -> _Core:
-        return _Core(AskerInLoop(self._access, **self._given))
+        return _Core(AskerInLoop(self._access(), **self._given))
 
     @property
     def connected_to(self) -> str:

@@ -108,11 +108,11 @@ class Producer(Confirming[_Core]):
             "close_timeout": close_timeout,
             "on_refused": on_refused,
             "codec": codec,
-            "endpoint": Access.chosen(endpoint, access),
         }
+        self._access = Access.at_start(endpoint, access)
 
     def _made(self) -> _Core:
-        return _Core(**self._given)
+        return _Core(**self._given, endpoint=self._access())
 
     @property
     def refused(self) -> int:

@@ -47,11 +47,11 @@ class Publisher(Confirming[_Core]):
             "publish_timeout": publish_timeout,
             "close_timeout": close_timeout,
             "on_refused": on_refused,
-            "endpoint": Access.chosen(endpoint, access),
         }
+        self._access = Access.at_start(endpoint, access)
 
     def _made(self) -> _Core:
-        return _Core(**self._given)
+        return _Core(**self._given, endpoint=self._access())
 
     async def publish(
         self,

@@ -77,7 +77,7 @@ class Reader(Life[_Core]):
         endpoint: Broker = None,
         **access: Unpack[AccessOptions],
     ) -> None:
-        self._core_made: Callable[[], _Core] = partial(
+        self._core_made: Callable[..., _Core] = partial(
             _Core,
             stream,
             start=start,
@@ -85,11 +85,11 @@ class Reader(Life[_Core]):
             follow=follow,
             on_gap=on_gap,
             page_bytes=page_bytes,
-            endpoint=Access.chosen(endpoint, access),
         )
+        self._access = Access.at_start(endpoint, access)
 
     def _made(self) -> _Core:
-        return self._core_made()
+        return self._core_made(endpoint=self._access())
 
     def __aiter__(self) -> Self:
         return self

@@ -126,11 +126,11 @@ class Subscription(Life[_Core]):
             "wait": wait,
             "on_gap": on_gap,
             "timeout": timeout,
-            "endpoint": Access.chosen(endpoint, access),
         }
+        self._access = Access.at_start(endpoint, access)
 
     def _made(self) -> _Core:
-        return _Core(*self._args, **self._given)
+        return _Core(*self._args, **self._given, endpoint=self._access())
 
     @property
     def position(self) -> int:

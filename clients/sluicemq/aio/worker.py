@@ -362,7 +362,7 @@ class Worker(Life[_Core]):
     ) -> None:
         kind = _CoreOfThreads if in_threads else _Core
         kind._check(handler)
-        self._core_made: Callable[[], _Core] = functools.partial(
+        self._core_made: Callable[..., _Core] = functools.partial(
             kind,
             queue,
             cast("Any", handler),
@@ -375,11 +375,11 @@ class Worker(Life[_Core]):
             on_stop=on_stop,
             name=name,
             codec=codec,
-            endpoint=Access.chosen(endpoint, access),
         )
+        self._access = Access.at_start(endpoint, access)
 
     def _made(self) -> _Core:
-        core = self._core_made()
+        core = self._core_made(endpoint=self._access())
         core.begin()
         return core
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Final, TypeAlias
 
 import zmq
@@ -53,6 +54,12 @@ class Access:
         named = None if broker is None else endpoints.checked(broker)
         sources = sources_of(named, given)
         return Access(endpoints_of(named, sources), *credentials(sources, ask))
+
+    @staticmethod
+    def at_start(broker: Broker, options: AccessOptions) -> Callable[[], Access]:
+        """Check a choice, and return what makes it once more, by the environment when a program connects."""
+        Access.chosen(broker, options)
+        return partial(Access.chosen, broker, options)
 
     @property
     def endpoint(self) -> str:
