@@ -64,7 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
     examples = 100 * longer(config) if config.getoption("--full") else 50
     slow = [HealthCheck.too_slow]
     found_first = config.getoption("--first-example")
-    phases = [each for each in Phase if not (found_first and each in (Phase.shrink, Phase.explain))]
+    phases = [phase for phase in Phase if not (found_first and phase in (Phase.shrink, Phase.explain))]
     settings.register_profile(
         "sluicemq", max_examples=examples, deadline=None, suppress_health_check=slow, phases=phases
     )
@@ -79,7 +79,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     unit tests need neither.
     """
     config = session.config
-    units = all(Path(each).resolve() == _UNITS for each in config.args)
+    units = all(Path(arg).resolve() == _UNITS for arg in config.args)
     if config.getoption("processes") and not units:
         nursery()
         if not config.getoption("full"):
@@ -114,8 +114,8 @@ def _sample(items: list[pytest.Item]) -> None:
 
 def _leave_out(config: pytest.Config, items: list[pytest.Item], option: str) -> None:
     """Leave out the tests of this mark: that they are skipped one by one would take them all a second."""
-    chosen = [each for each in items if not each.get_closest_marker(option)]
-    if left_out := [each for each in items if each.get_closest_marker(option)]:
+    chosen = [item for item in items if not item.get_closest_marker(option)]
+    if left_out := [item for item in items if item.get_closest_marker(option)]:
         config.stash.setdefault(_LEFT_OUT, {})[option] = len(left_out)
         config.hook.pytest_deselected(items=left_out)
         items[:] = chosen
@@ -124,7 +124,7 @@ def _leave_out(config: pytest.Config, items: list[pytest.Item], option: str) -> 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Say what was skipped or left out, and why, a line for each reason."""
     skipped = terminalreporter.stats.get("skipped", [])
-    for reason, count in Counter(_reason(each) for each in skipped).most_common():
+    for reason, count in Counter(_reason(report) for report in skipped).most_common():
         terminalreporter.write_line(f"skipped {count}: {reason}")
     for option, count in config.stash.get(_LEFT_OUT, {}).items():
         terminalreporter.write_line(f"left out {count}: long; run with --{option}")

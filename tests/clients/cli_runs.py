@@ -36,9 +36,9 @@ def run_process(folder: Path, *arguments: object, options: Sequence[str] = ()) -
 
 def run_without(package: str, folder: Path, *arguments: object) -> CompletedProcess[str]:
     """Run the command as a process where all is installed but one package; ``folder``: an empty one."""
-    for each in Path(sysconfig.get_path("purelib")).iterdir():
-        if each.name.partition("-")[0] != package:  # gevent, and gevent-25.9.1.dist-info
-            (folder / each.name).symlink_to(each)
+    for installed in Path(sysconfig.get_path("purelib")).iterdir():
+        if installed.name.partition("-")[0] != package:  # gevent, and gevent-25.9.1.dist-info
+            (folder / installed.name).symlink_to(installed)
     for own in (
         "sluicemq",
         "sluicemq_broker",

@@ -48,6 +48,6 @@ class GuardedBroker(ScriptedBroker):
         if self.mechanism == CURVE:
             return z85.encode(shown[0]).decode() in self.keys
         if self.mechanism == PLAIN:
-            user, password = (each.decode() for each in shown)
+            user, password = (text.decode() for text in shown)
             return self.passwords.get(user) == password
         return False

@@ -47,8 +47,8 @@ def guarded() -> Iterator[Guarded]:
         return started[-1]
 
     yield start
-    for each in started:
-        each.stop()
+    for service in started:
+        service.stop()
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ class TestStayingOut:
         said = f"can't enter {broker.endpoint}: the broker refused this key (id {named})"
         assert str(raised.value).startswith(said)
         assert isinstance(raised.value, ForbiddenError)
-        warnings = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+        warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
         assert warnings == [str(raised.value)]
 
     def test_a_wrong_password_is_said(self, guarded: Guarded) -> None:

@@ -17,7 +17,7 @@ from support.waiting import wait_until
 
 def attempts(jobs: OwnQueue) -> dict[str, int | None]:
     """Return the deliveries of each ready job."""
-    return {each.id: each.attempts for each in jobs.client.jobs.list(jobs.queue, limit=100)}
+    return {job.id: job.attempts for job in jobs.client.jobs.list(jobs.queue, limit=100)}
 
 
 async def until(condition: Any) -> None:
@@ -58,7 +58,7 @@ def test_the_jobs_of_a_claim_are_settled_each_in_its_way_and_the_rest_goes_back(
     assert set(jobs.ids("scheduled")) == {ids[0], ids[2]}
     assert jobs.ids("dead") == [ids[1]]
     assert reply.result(SECONDS) == b"result"
-    assert [each.id for each in jobs.client.jobs.list(f"{jobs.queue}-next")] == [ids[3]]
+    assert [job.id for job in jobs.client.jobs.list(f"{jobs.queue}-next")] == [ids[3]]
 
 
 def test_what_leaves_the_block_decides_whether_an_attempt_counts(jobs: OwnQueue) -> None:
@@ -100,8 +100,8 @@ def test_a_cancelled_reservation_gives_back_what_has_come_and_leaves_nothing_beh
             await until(lambda: attempts(jobs) == dict.fromkeys(ids, 0))
             async with asyncio.TaskGroup() as group:
                 claims = [group.create_task(client.jobs.reserve(jobs.queue, 1, SECONDS)) for _ in range(2)]
-            for each in claims:
-                await each.result().commit()
+            for claim in claims:
+                await claim.result().commit()
         assert len(asyncio.all_tasks()) == 1
 
     asyncio.run(main())

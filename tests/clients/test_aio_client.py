@@ -58,18 +58,18 @@ def test_verbs_answer(jobs: OwnQueue) -> None:
             assert await client.queues.pause(jobs.queue) == ["delivery"]
             assert await client.ping() > 0
             assert (await client.health()).store == "ok"
-            assert any(each.name == jobs.queue for each in await client.queues.list())
+            assert any(queue.name == jobs.queue for queue in await client.queues.list())
             await client.schedules.add("mine", jobs.queue, b"", every="1h")
             assert (await client.schedules.get("mine")).queue == jobs.queue
             with pytest.raises(NotFoundError):
                 await client.schedules.get("other")
             operation = await client.queues.purge(jobs.queue)
             assert await operation.result(SECONDS) == 3
-            progress = [each async for each in operation]
+            progress = [shown async for shown in operation]
             assert_type(progress, list[OperationRow])
             async with asyncio.timeout(SECONDS):
                 await client.queues.wait_until_empty(jobs.queue)
-            assert [each.name async for each in client.audit.iterate(action="purge", name=jobs.queue)] == [
+            assert [entry.name async for entry in client.audit.iterate(action="purge", name=jobs.queue)] == [
                 jobs.queue
             ]
             assert len(await client.audit.list(limit=1)) == 1
@@ -92,7 +92,7 @@ def test_events_are_followed_and_results_awaited(jobs: OwnQueue) -> None:
             results = [client.jobs.result(jobs.queue, receipt.id, wait=SECONDS) for _ in range(50)]
             assert await asyncio.gather(*results) == [b"job"] * 50
             page = await client.events.read(jobs.queue, first.after)
-            assert receipt.id in {each.job for each in page.events}
+            assert receipt.id in {event.job for event in page.events}
 
     with Worker(jobs.queue, lambda job: job.payload, endpoint=jobs.endpoint):
         asyncio.run(main())

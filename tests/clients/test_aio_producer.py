@@ -126,7 +126,7 @@ def test_a_push_that_is_cancelled_while_it_waits_for_room_pushes_nothing(broker:
     async def main() -> None:
         producer = await Producer(endpoint=broker.endpoint, window=1, push_timeout=SECONDS).start()
         await producer.push("q", b"", id="first")
-        second, third = (asyncio.create_task(producer.push("q", b"", id=each)) for each in ("2nd", "3rd"))
+        second, third = (asyncio.create_task(producer.push("q", b"", id=name)) for name in ("2nd", "3rd"))
         await asyncio.sleep(0)
         second.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -139,7 +139,7 @@ def test_a_push_that_is_cancelled_while_it_waits_for_room_pushes_nothing(broker:
             await closing
 
     asyncio.run(main())
-    assert [each for message in broker.of(wire.PUSH) for each in ids(message)] == ["first"]
+    assert [job_id for message in broker.of(wire.PUSH) for job_id in ids(message)] == ["first"]
 
 
 def test_a_push_without_room_raises_after_its_time(broker: ScriptedBroker) -> None:
@@ -187,7 +187,7 @@ def test_leaving_a_block_by_a_cancel_still_waits_for_confirmations(broker: Scrip
             await task
 
     asyncio.run(cancelled())
-    assert [each for message in broker.of(wire.PUSH) for each in ids(message)] == ["mine"]
+    assert [job_id for message in broker.of(wire.PUSH) for job_id in ids(message)] == ["mine"]
 
 
 def test_a_producer_whose_loop_was_closed_is_flushed_when_it_is_closed(broker: ScriptedBroker) -> None:

@@ -98,10 +98,12 @@ def test_as_many_handlers_as_concurrency_allows_wait_at_one_time(jobs: OwnQueue)
             Producer(endpoint=jobs.endpoint) as producer,
             Worker(jobs.queue, handler, concurrency=20, endpoint=jobs.endpoint),
         ):
-            replies = [await producer.submit(jobs.queue, b"%d" % each) for each in range(40)]
+            replies = [await producer.submit(jobs.queue, b"%d" % number) for number in range(40)]
             await until_set(handler.begun)
             handler.may_end.set()
-            assert [await reply.result(SECONDS) for reply in replies] == [b"%d" % each for each in range(40)]
+            assert [await reply.result(SECONDS) for reply in replies] == [
+                b"%d" % number for number in range(40)
+            ]
 
     asyncio.run(main())
 
@@ -293,7 +295,7 @@ def test_a_worker_in_a_group_of_tasks_ends_when_another_fails(jobs: OwnQueue) ->
     mine = jobs.push()
     with pytest.raises(ExceptionGroup) as raised:
         asyncio.run(main())
-    assert [type(each) for each in raised.value.exceptions] == [LookupError]
+    assert [type(exception) for exception in raised.value.exceptions] == [LookupError]
     jobs.await_ready(mine)
 
 

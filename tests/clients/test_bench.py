@@ -106,7 +106,7 @@ def test_a_broker_of_its_own_is_started_measured_and_ended(keys: tuple[str, ...]
 
 
 def mongods() -> set[psutil.Process]:
-    return {each for each in psutil.Process().children(recursive=True) if each.name() == "mongod"}
+    return {child for child in psutil.Process().children(recursive=True) if child.name() == "mongod"}
 
 
 def test_sigterm_ends_all_that_was_started() -> None:
@@ -119,7 +119,7 @@ def test_sigterm_ends_all_that_was_started() -> None:
     finally:
         run.kill()
         run.wait()
-    wait_until(lambda: not any(each.is_running() for each in started), what="the end of all processes")
+    wait_until(lambda: not any(process.is_running() for process in started), what="the end of all processes")
 
 
 def _started(pid: int) -> list[psutil.Process]:
@@ -174,7 +174,7 @@ def test_jobs_and_workers_are_dealt_over_several_queues(measured: Measured, brok
     found = measured("drain", "--jobs", 300, "--queues", 3, "--queue", "dealt")
     assert (found["jobs"], found["workers"]) == (300, 3)
     with Client(endpoint=broker.doors["smq"]) as client:
-        assert not [each for each in client.queues() if each["name"].startswith("dealt")]
+        assert not [queue for queue in client.queues() if queue["name"].startswith("dealt")]
 
 
 def test_more_than_16_workers_share_as_many_processes() -> None:
@@ -213,7 +213,7 @@ def test_stream_tells_every_figure_of_streams_beside_queues() -> None:
     found = json.loads(result.stdout)
     assert result.exit_code == 0
     rates = ("publish", "push", "replay", "drain", "to_1_sub", "to_10_subs")
-    assert all(found[f"{each}_per_s"] > 0 for each in rates)
+    assert all(found[f"{rate}_per_s"] > 0 for rate in rates)
     assert found["publish_of_push"] == pytest.approx(found["publish_per_s"] / found["push_per_s"], rel=0.01)
     assert found["pub_to_sub_ms"] > 0
     assert found["insert_ms"] > 0
@@ -262,7 +262,7 @@ def test_a_table_is_shown_without_json(broker: BrokerProcess) -> None:
 def test_nothing_is_left_in_a_broker_that_was_there(broker: BrokerProcess, measured: Measured) -> None:
     measured("drain", "--jobs", 10, "--backlog", 50)
     with Client(endpoint=broker.doors["smq"]) as client:
-        assert {each.name for each in client.queues.list()} == {"asked", "committed", "default"}
+        assert {queue.name for queue in client.queues.list()} == {"asked", "committed", "default"}
 
 
 def test_a_door_of_workers_that_hands_out_no_receipts_is_named(

@@ -101,7 +101,7 @@ def test_a_refusal_may_be_pushed_elsewhere_though_the_window_is_full(broker: Scr
     with Producer(window=2, on_refused=move, endpoint=broker.endpoint) as producer:
         receipts = producer.push_many("bad", [b"a", b"b", b"c", b"d"])
     # Then: leaving the block has waited for all four
-    assert moved == [each.id for each in receipts]
+    assert moved == [job.id for job in receipts]
 
 
 def test_a_slow_callback_slows_the_pushes_down(broker: ScriptedBroker) -> None:

@@ -131,7 +131,7 @@ def test_a_ping_tells_of_the_store(broker: ScriptedBroker, run: Run) -> None:
 def completed(*line: str) -> list[str]:
     """What a shell is told for the last word of a line."""
     shell = ShellComplete(app, {}, "sluicemq", "_SLUICEMQ_COMPLETE")
-    return [each.value for each in shell.get_completions(list(line[:-1]), line[-1])]
+    return [completion.value for completion in shell.get_completions(list(line[:-1]), line[-1])]
 
 
 def test_the_names_of_queues_are_completed_wherever_one_is_wanted(broker: ScriptedBroker) -> None:

@@ -245,14 +245,14 @@ def test_settings_of_a_queue_are_set_taken_back_and_shown(broker: ScriptedBroker
     line = "mail: max_running = 5 (mongodb; the file says none)\n"
     assert run("queues", "set-settings", "mail", "max_running", "5", "ttl", "none").stdout == line
     assert run("queues", "unset-settings", "mail", "max_running", "ttl").stdout == line
-    assert [each.fields for each in broker.of(wire.SET)] == [["mail", {"max_running": "5", "ttl": "none"}]]
-    assert [each.fields for each in broker.of(wire.UNSET)] == [["mail", ["max_running", "ttl"]]]
+    assert [job.fields for job in broker.of(wire.SET)] == [["mail", {"max_running": "5", "ttl": "none"}]]
+    assert [job.fields for job in broker.of(wire.UNSET)] == [["mail", ["max_running", "ttl"]]]
     assert json.loads(run("queues", "set-settings", "*", "ttl", "1h", "--json").stdout) == {
         "queue": "*", "settings": [of_mongodb],
     }  # fmt: skip
     shown = run("queues", "settings", "mail").stdout
-    for each in ("max_running", "none", '{"acme": 3}', "file", "brokers differ", "a:1", "60.0"):
-        assert each in shown
+    for name in ("max_running", "none", '{"acme": 3}', "file", "brokers differ", "a:1", "60.0"):
+        assert name in shown
     told = json.loads(run("queues", "settings", "mail", "--json").stdout)
     assert told == {"queue": "mail", "settings": [of_mongodb, of_file], "differs": [differs]}
     assert run("queues", "set-settings", "mail", "max_running").exit_code == 2

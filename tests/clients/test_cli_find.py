@@ -128,5 +128,5 @@ def test_conditions_that_make_no_sense_are_refused(run: Run, arguments: list[str
 def test_json_has_all_pages_as_one(run: Run, answers: list[Any]) -> None:
     answers += [page(job("a", payload=b"x"), next="p1"), page(job("b"))]
     found = json.loads(run("find", "--kind", "k", "--json").stdout)
-    assert [each["id"] for each in found["jobs"]] == ["a", "b"]
+    assert [row["id"] for row in found["jobs"]] == ["a", "b"]
     assert (found["searched"], found["total"], found["next"]) == (5, 40_000, None)

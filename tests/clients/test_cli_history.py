@@ -91,7 +91,7 @@ def test_streams_and_devices_have_columns_of_their_own(broker: ScriptedBroker, r
     head, line = run("history", "device", "streamer.mail").stdout.splitlines()
     assert head.split() == ["minute", "received", "sent", "lost", "paused"]
     assert line.split() == ["22:14", "4", "3", "1", "2.0", "s"]
-    assert [each.fields[:2] for each in broker.of(wire.HISTORY)] == [
+    assert [job.fields[:2] for job in broker.of(wire.HISTORY)] == [
         ["stream", "prices"], ["device", "streamer.mail"],
     ]  # fmt: skip
 

@@ -146,7 +146,7 @@ class TestConnecting:
         options += ["--server-key", broker.server_key]
         shell = ShellComplete(app, {}, "sluicemq", "_SLUICEMQ_COMPLETE")
         line = [*options, "jobs", "list"] if first else ["jobs", "list", *options]
-        assert [each.value for each in shell.get_completions(line, "ma")] == ["mail"]
+        assert [completion.value for completion in shell.get_completions(line, "ma")] == ["mail"]
 
     def test_a_user_takes_its_password_from_a_file(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -53,19 +53,19 @@ def test_what_is_published_is_read(run: Command, stream: str) -> None:
 
     assert (one.stdout, two.stdout) == ("1\n", "2\n")
     assert lines.exit_code == 0
-    assert [each.split()[0::2] for each in read.stdout.splitlines()] == [
+    assert [line.split()[0::2] for line in read.stdout.splitlines()] == [
         ["1", "3", "one"],
         ["2", "3", "two"],
         ["3", "5", "three"],
         ["4", "4", "four"],
     ]
-    assert [(each["sequence"], each["payload"]) for each in some["messages"]] == [(2, "two")]
+    assert [(row["sequence"], row["payload"]) for row in some["messages"]] == [(2, "two")]
 
 
 def test_streams_are_listed_shown_trimmed_and_deleted(run: Command, stream: str) -> None:
     run("publish", stream, "a", "--lines", stdin="1\n2\n3\n")
 
-    listed = {each["name"]: each for each in run.json("list")["streams"]}[stream]
+    listed = {row["name"]: row for row in run.json("list")["streams"]}[stream]
     trimmed = run("trim", stream, "3", "--yes")
     shown = run.json("show", stream)
     asked = run("erase", stream, stdin="n\n")

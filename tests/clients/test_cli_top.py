@@ -83,7 +83,7 @@ def test_what_is_listed_fits_80_columns(run: Run, command: list[str]) -> None:
 def test_top_sorts_by_what_is_asked_for(run: Run) -> None:
     for by, first in (("ready", "images"), ("dead", "images"), ("name", "images"), ("in", "images")):
         assert json.loads(run("top", "--json", "--sort", by).stdout)["queues"][0]["name"] == first
-    assert [each["name"] for each in json.loads(run("top", "--json", "--sort", "dead").stdout)["queues"]] == [
+    assert [load["name"] for load in json.loads(run("top", "--json", "--sort", "dead").stdout)["queues"]] == [
         "images", "thumbs", "mail",
     ]  # fmt: skip
 
@@ -107,7 +107,7 @@ def test_top_looks_into_one_queue(run: Run, broker: ScriptedBroker, named: list[
 
 
 def test_top_shows_the_kinds_that_fail_and_the_errors(run: Run, broker: ScriptedBroker) -> None:
-    lines = [each.rstrip() for each in run("top", "--once").stdout.splitlines()]
+    lines = [line.rstrip() for line in run("top", "--once").stdout.splitlines()]
     kinds = lines.index("kinds that fail")
     assert lines[kinds + 2].split() == ["mail.welcome", "mail", "3", "2.5", "1"]
     assert lines[kinds + 4] == "errors of the latest dead letters"
@@ -158,7 +158,7 @@ def test_workers_are_told_by_who_they_are_and_what_they_have(run: Run, broker: S
         "workers": [WORKER],
         "unanswered": [],
     }
-    assert [each.fields for each in broker.of(wire.WORKERS)] == [[None], ["mail"]]
+    assert [worker.fields for worker in broker.of(wire.WORKERS)] == [[None], ["mail"]]
 
 
 def test_workers_are_listed_of_all_brokers_and_one_that_does_not_answer_is_named(
@@ -175,8 +175,8 @@ def test_workers_are_listed_of_all_brokers_and_one_that_does_not_answer_is_named
     other.stop()
     told = run("--endpoint", endpoints, "--json", "workers")
     answer = json.loads(told.stdout)
-    assert [each["broker"] for each in answer["workers"]] == ["host-a:1"]
-    assert [(each["endpoint"], each["code"]) for each in answer["unanswered"]] == [
+    assert [entry["broker"] for entry in answer["workers"]] == ["host-a:1"]
+    assert [(entry["endpoint"], entry["code"]) for entry in answer["unanswered"]] == [
         (other.endpoint, "UNAVAILABLE")
     ]
     assert f"no answer from {other.endpoint}" in told.stderr
@@ -198,7 +198,7 @@ def test_events_stand_in_the_order_in_which_they_happened(run: Run, broker: Scri
     empty = {"after": 2, "missed": 0, "events": []}
     broker.on[wire.EVENTS] = lambda _message: answers.pop(0) if answers else empty
     lines = run("events", "mail", "--for", "0.5").stdout.splitlines()
-    assert [json.loads(each)["event"] for each in lines] == ["pushed", "delivered"]
+    assert [json.loads(line)["event"] for line in lines] == ["pushed", "delivered"]
     assert broker.of(wire.EVENTS)[0].fields[0] == {"queue": "mail"}
 
 

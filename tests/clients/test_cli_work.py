@@ -257,7 +257,7 @@ def test_what_a_command_has_left_behind_on_purpose_outlives_a_work_that_is_kille
         broker.deliver(peer, "q", [b"x"])
         broker.wait_for(wire.SETTLE)
         daemon = _pid(tmp_path / "daemon")
-        watcher = next(each for each in psutil.Process(process.pid).children() if each.name() == "sh")
+        watcher = next(child for child in psutil.Process(process.pid).children() if child.name() == "sh")
         process.kill()
         wait_until(lambda: not _runs(watcher.pid), what="the watcher's end")
         assert _runs(daemon)
@@ -294,7 +294,7 @@ print(watcher.start("exec sleep 1000", stdin=0, stdout=subprocess.DEVNULL).pid)
 def test_a_watcher_that_is_gone_is_no_reason_for_a_job_to_fail(broker: ScriptedBroker) -> None:
     process, peer = start_work(broker, "work", "q", "--exec", "cat")
     try:
-        watcher = next(each for each in psutil.Process(process.pid).children() if each.name() == "sh")
+        watcher = next(child for child in psutil.Process(process.pid).children() if child.name() == "sh")
         watcher.kill()
         wait_until(lambda: not _runs(watcher.pid), what="the watcher's end")
         broker.deliver(peer, "q", [b"x"])

@@ -174,7 +174,9 @@ def test_every_old_constructor_stands_in_the_table_above() -> None:
 @pytest.mark.parametrize("kind", [Producer, Publisher, Client, Worker, Reader, Subscription])
 def test_the_endpoint_is_the_last_keyword_of_every_class(kind: type) -> None:
     named = [
-        each.name for each in inspect.signature(kind).parameters.values() if each.kind is not each.VAR_KEYWORD
+        parameter.name
+        for parameter in inspect.signature(kind).parameters.values()
+        if parameter.kind is not parameter.VAR_KEYWORD
     ]
     assert named[-1] == "endpoint"
     assert inspect.signature(kind).parameters["endpoint"].default is None
@@ -198,10 +200,10 @@ def test_a_name_of_0_3_is_the_new_one_and_says_so(old: str, new: str) -> None:
 
 def test_every_error_ends_in_error_and_has_kept_its_code() -> None:
     errors = [
-        each for each in vars(sluicemq).values() if isinstance(each, type) and issubclass(each, SluiceError)
+        var for var in vars(sluicemq).values() if isinstance(var, type) and issubclass(var, SluiceError)
     ]
     assert len(errors) == len(OLD_ERRORS) + len({"OldBrokerError", "CancelledError"})
-    assert all(each.__name__.endswith("Error") for each in errors)
+    assert all(error.__name__.endswith("Error") for error in errors)
     assert sluicemq.NotFoundError.code == "NOT_FOUND"
     assert issubclass(sluicemq.TimeoutError, TimeoutError)
 
@@ -213,7 +215,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_completion_shows_what_is_exported() -> None:
     assert dir(sluicemq) == sorted(sluicemq.__all__)
-    assert {each for each in sluicemq.__all__ if each.startswith("_")} == set()
+    assert {name for name in sluicemq.__all__ if name.startswith("_")} == set()
 
 
 @pytest.mark.parametrize(

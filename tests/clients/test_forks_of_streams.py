@@ -57,7 +57,7 @@ print(publisher.unconfirmed)
     )
     assert printed == ["0", "0", "0"]
     with Reader(stream, endpoint=endpoint) as reader:
-        found = [(each.topic, each.payload) for each in reader]
+        found = [(message.topic, message.payload) for message in reader]
     expected = [(who, b"%d" % number) for who in ("child", "parent") for number in range(500)]
     assert found == [("before", b"x"), *expected]
 
@@ -85,9 +85,11 @@ os.waitpid(pid, 0)
     )
     with Reader(stream, endpoint=endpoint) as reader:
         found = list(reader)
-    assert [each.sequence for each in found] == list(range(1, 602))
+    assert [message.sequence for message in found] == list(range(1, 602))
     for who in ("child", "parent"):
-        assert [each.payload for each in found if each.topic == who] == [b"%d" % at for at in range(300)]
+        assert [message.payload for message in found if message.topic == who] == [
+            b"%d" % at for at in range(300)
+        ]
 
 
 @MODES

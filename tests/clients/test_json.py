@@ -88,9 +88,9 @@ def calls(group: click.Group, path: str = "") -> Iterator[tuple[str, list[str]]]
             yield (
                 whole,
                 [
-                    each.name.upper()
-                    for each in command.params
-                    if isinstance(each, click.Argument) and each.name
+                    param.name.upper()
+                    for param in command.params
+                    if isinstance(param, click.Argument) and param.name
                 ],
             )
 
@@ -121,7 +121,7 @@ def test_every_command_prints_one_json_object_on_stdout(
         job = producer.push(queue, b"x").id
     (tmp_path / "none.toml").write_text(f"devices = []\n[broker]\ndata_dir = '{tmp_path}'\nhttp = ''\n")
     write_secret(tmp_path / "uri", mongo_uri)
-    write_key_file(tmp_path / "a.key", KeyPair(*[decode(each.decode()) for each in zmq.curve_keypair()]))
+    write_key_file(tmp_path / "a.key", KeyPair(*[decode(key.decode()) for key in zmq.curve_keypair()]))
     given = {
         "QUEUE": queue,
         "ID": job,
@@ -172,7 +172,7 @@ def test_a_configuration_that_is_wrong_is_an_object_with_all_that_is(tmp_path: P
     found = json.loads(printed_by_program(command, tcp()))
 
     assert found["valid"] is False
-    assert [each["place"].rpartition(" ")[2] for each in found["errors"]] == ["lease", "hwm"]
+    assert [row["place"].rpartition(" ")[2] for row in found["errors"]] == ["lease", "hwm"]
 
 
 def printed(command: list[str], endpoint: str) -> str:

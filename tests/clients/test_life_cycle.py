@@ -59,7 +59,7 @@ def endpoint(broker: ScriptedBroker) -> str:
 
 
 def threads_of_the_library() -> set[str]:
-    return {each.name for each in threading.enumerate() if each.name.startswith("sluicemq-")}
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("sluicemq-")}
 
 
 def test_the_table_has_every_class_that_lives_long() -> None:

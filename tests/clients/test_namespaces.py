@@ -34,7 +34,7 @@ def bury(jobs: OwnQueue, *reasons: str) -> list[str]:
 class TestQueues:
     def test_a_queue_is_listed_counted_and_purged(self, jobs: OwnQueue, client: Client) -> None:
         jobs.push()
-        assert jobs.queue in {each.name for each in client.queues.list()}
+        assert jobs.queue in {queue.name for queue in client.queues.list()}
         assert client.queues.get(jobs.queue).ready == 1
         assert client.queues.purge(jobs.queue).result() == 1
         assert client.queues.get(jobs.queue).ready == 0
@@ -69,8 +69,8 @@ class TestQueues:
 class TestJobs:
     def test_jobs_are_listed_and_shown(self, jobs: OwnQueue, client: Client) -> None:
         first, second = jobs.push(b"one"), jobs.push(b"two")
-        assert [each.id for each in client.jobs.list(jobs.queue)] == [first, second]
-        assert [each.id for each in client.jobs.list(jobs.queue, limit=1, newest=True)] == [second]
+        assert [job.id for job in client.jobs.list(jobs.queue)] == [first, second]
+        assert [job.id for job in client.jobs.list(jobs.queue, limit=1, newest=True)] == [second]
         assert client.jobs.get(jobs.queue, first).payload == b"one"
         assert client.jobs.list(jobs.queue, first=1)[0].payload_bytes == 3
 
@@ -90,19 +90,19 @@ class TestJobs:
             claim.jobs[0].commit(b"done")
         assert client.jobs.result(jobs.queue, job, wait=SECONDS) == b"done"
         jobs.push(b"popped")
-        assert [each.payload for each in client.jobs.pop(jobs.queue, wait=SECONDS)] == [b"popped"]
+        assert [popped.payload for popped in client.jobs.pop(jobs.queue, wait=SECONDS)] == [b"popped"]
 
 
 class TestDeadLetters:
     def test_they_are_listed_and_counted_by_their_reasons(self, jobs: OwnQueue, client: Client) -> None:
         dead = bury(jobs, "no disk", "no disk", "no mail")
-        assert [each.id for each in client.dead_letters.list(jobs.queue)] == dead
+        assert [letter.id for letter in client.dead_letters.list(jobs.queue)] == dead
         assert client.dead_letters.list(jobs.queue, newest=True)[0].id == dead[-1]
         assert client.dead_letters.count(jobs.queue).count == 3
         assert client.dead_letters.count(jobs.queue, reason="disk").count == 2
         assert client.dead_letters.count(jobs.queue, until=1.0).count == 0
         reasons = client.dead_letters.by_reason(jobs.queue)
-        assert [(each.reason, each.count) for each in reasons] == [("no disk", 2), ("no mail", 1)]
+        assert [(reason.reason, reason.count) for reason in reasons] == [("no disk", 2), ("no mail", 1)]
 
     def test_they_are_redriven_and_discarded(self, jobs: OwnQueue, client: Client) -> None:
         dead = bury(jobs, "no disk", "no mail")
@@ -119,7 +119,7 @@ class TestStreamsAndSubscriptions:
         with Publisher(endpoint=jobs.endpoint) as publisher:
             for _ in range(3):
                 publisher.publish(stream, "t", b"message").wait(SECONDS)
-        assert stream in {each.name for each in client.streams.list()}
+        assert stream in {listed.name for listed in client.streams.list()}
         assert client.streams.trim(stream, 2) == 1
         assert (client.streams.get(stream).first, client.streams.get(stream).last) == (2, 3)
         assert client.streams.erase(stream) == 2
@@ -129,7 +129,9 @@ class TestStreamsAndSubscriptions:
         with Publisher(endpoint=jobs.endpoint) as publisher:
             publisher.publish(stream, "t", b"message").wait(SECONDS)
         with Subscription(stream, "sums", lambda _message: None, endpoint=jobs.endpoint):
-            wait_until(lambda: [each.name for each in client.subscriptions.list(stream)] == ["sums"])
+            wait_until(
+                lambda: [subscription.name for subscription in client.subscriptions.list(stream)] == ["sums"]
+            )
             client.subscriptions.release(stream, "sums")
         client.subscriptions.seek(stream, "sums", 0)
         (row,) = client.subscriptions.list(stream)
@@ -165,8 +167,8 @@ def test_a_principal_is_added_granted_given_another_key_and_removed(client: Clie
     both = client.principals.rotate(name, token=True, force=True)
     assert (len(both.keys), both.token is None) == (2, False)
     one = client.principals.rotate(name, end=added.keys[0].id, force=True)
-    assert added.keys[0].id not in {each.id for each in one.keys}
-    assert name in {each.name for each in client.principals.list()}
+    assert added.keys[0].id not in {key.id for key in one.keys}
+    assert name in {principal.name for principal in client.principals.list()}
     with pytest.raises(TypeError, match="one of key, password, token and end"):
         client.principals.rotate(name)
     client.principals.remove(name, force=True)
@@ -175,7 +177,7 @@ def test_a_principal_is_added_granted_given_another_key_and_removed(client: Clie
 
 
 def test_brokers_and_workers_are_listed(jobs: OwnQueue, client: Client) -> None:
-    assert any(each.here for each in client.brokers.list())
+    assert any(broker.here for broker in client.brokers.list())
     schema = client.brokers.schema()
     assert schema.schema == schema.newest
     assert client.brokers.upgrade().schema == schema.schema
@@ -189,9 +191,9 @@ def test_events_are_read(jobs: OwnQueue, client: Client) -> None:
     after = client.events.read(jobs.queue).after
     job = jobs.push()
     page = wait_until(
-        lambda: next((each for each in [client.events.read(jobs.queue, after)] if each.events), None)
+        lambda: next((page for page in [client.events.read(jobs.queue, after)] if page.events), None)
     )
-    assert [(each.event, each.job) for each in page.events] == [("pushed", job)]
+    assert [(event.event, event.job) for event in page.events] == [("pushed", job)]
 
 
 def test_events_are_followed(jobs: OwnQueue, client: Client) -> None:
@@ -219,14 +221,14 @@ def test_the_audit_is_listed_and_read_to_its_end(jobs: OwnQueue, client: Client)
         client.queues.pause(jobs.queue)
         client.queues.resume(jobs.queue)
     rows = client.audit.list(name=jobs.queue, action="pause", limit=2)
-    assert {each.action for each in rows} == {"pause"}
-    assert {each.action for each in client.audit.iterate(name=jobs.queue)} == {"pause", "resume"}
+    assert {row.action for row in rows} == {"pause"}
+    assert {entry.action for entry in client.audit.iterate(name=jobs.queue)} == {"pause", "resume"}
     with pytest.raises(TypeError, match="not by 'queue'"):
         client.audit.list(queue=jobs.queue)  # type: ignore[call-arg]
 
 
 def test_a_client_has_stats_counters_and_health(jobs: OwnQueue, client: Client) -> None:
-    assert jobs.queue in {each.name for each in client.stats().queues}
+    assert jobs.queue in {queue.name for queue in client.stats().queues}
     assert client.counters().broker["store"] == client.health().store == "ok"
     with pytest.warns(DeprecationWarning, match=r'CountersRow\["broker"\] is now CountersRow.broker'):
         assert client.counters()["broker"]["store"] == "ok"
@@ -260,7 +262,7 @@ def test_an_order_that_takes_long_is_an_operation_whose_progress_is_seen(broker:
         operation = client.queues.purge("q")
         assert (operation.id, operation.state, operation.ended) == ("a1b2", "running", False)
         assert repr(operation) == "<Operation a1b2: running, 500 of 3000 jobs>"
-        assert [each.done for each in operation] == [500, 3000]
+        assert [future.done for future in operation] == [500, 3000]
         assert (operation.result(), operation.done, operation.ended) == (3000, 3000, True)
 
 
@@ -279,7 +281,7 @@ def test_an_operation_is_cancelled_and_found_by_its_id(broker: ScriptedBroker) -
     broker.on[wire.TASKS] = lambda _message: [ROW]
     with goes_on(broker, ROW, {**ROW, "state": "cancelled", "ended_at": 1e9}) as client:
         client.queues.purge("q").cancel()
-        assert [each.id for each in client.operations.list()] == ["a1b2"]
+        assert [operation.id for operation in client.operations.list()] == ["a1b2"]
         assert client.operations.get("a1b2").state == "running"
         assert client.operations.wait("a1b2", TIMEOUT).state == "cancelled"
         client.operations.cancel("a1b2")
@@ -300,9 +302,11 @@ def test_a_small_operation_is_done_at_once(jobs: OwnQueue, client: Client) -> No
 def test_a_namespace_has_its_verbs_and_nothing_else(client: Client) -> None:
     for name, namespace in vars(client).items():
         if isinstance(namespace, Namespace):
-            public = [each for each in dir(namespace) if not each.startswith("_")]
+            public = [name for name in dir(namespace) if not name.startswith("_")]
             verbs = [
-                each for each, _ in inspect.getmembers(type(namespace), inspect.isfunction) if each in public
+                getmember
+                for getmember, _ in inspect.getmembers(type(namespace), inspect.isfunction)
+                if getmember in public
             ]
             assert public == verbs, name
     assert not {"purge", "peek", "users"} & set(dir(client))
@@ -338,7 +342,7 @@ OLD_REFUSED: dict[str, tuple[Any, ...]] = {
 
 def old(client: Client, name: str, arguments: tuple[Any, ...], queue: str) -> Any:
     """Call a method of 0.3; it warns of itself."""
-    given = [queue if each == "{queue}" else each for each in arguments]
+    given = [queue if argument == "{queue}" else argument for argument in arguments]
     more = {"every": 5} if name == "add_schedule" else {}
     with pytest.warns(DeprecationWarning, match=rf"Client\.{name}(\(\))? is now Client\."):
         return getattr(client, name)(*given, **more)
@@ -358,7 +362,7 @@ def test_a_method_of_the_last_version_refuses_as_it_did(jobs: OwnQueue, client: 
 
 
 def test_each_method_of_the_last_version_is_tried() -> None:
-    noted = {each for each in OLD_NAMES if each.startswith("Client.")}
-    assert {f"Client.{each}" for each in (*OLD_CALLS, *OLD_REFUSED)} == {
-        each.removesuffix("()") for each in noted
+    noted = {name for name in OLD_NAMES if name.startswith("Client.")}
+    assert {f"Client.{call}" for call in (*OLD_CALLS, *OLD_REFUSED)} == {
+        call.removesuffix("()") for call in noted
     }

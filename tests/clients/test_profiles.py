@@ -119,7 +119,7 @@ class TestOrder:
 def test_what_is_wrong_is_named(tmp_path: Path, options: dict[str, str], says: str) -> None:
     file = tmp_path / "key"
     new_key(file)
-    given: Any = {key: str(file) if each == "A KEY" else each for key, each in options.items()}
+    given: Any = {key: str(file) if option == "A KEY" else option for key, option in options.items()}
     with pytest.raises(ValueError, match=says):
         Client(**given, endpoint="tcp://127.0.0.1:1")
 

@@ -51,7 +51,7 @@ def stream() -> str:
 
 
 def numbers(found: list[Message]) -> list[int]:
-    return [each.sequence for each in found]
+    return [message.sequence for message in found]
 
 
 def publish(publisher: Publisher, stream: str, *topics: str) -> None:
@@ -64,8 +64,8 @@ class TestPublisher:
     def test_a_receipt_has_the_number_of_its_message(self, publisher: Publisher, stream: str) -> None:
         receipts = [publisher.publish(stream, "a", b"%d" % number) for number in range(5000)]
 
-        assert [each.wait(TIMEOUT) for each in receipts] == list(range(1, 5001))
-        assert [each.sequence for each in receipts[:2]] == [1, 2]
+        assert [receipt.wait(TIMEOUT) for receipt in receipts] == list(range(1, 5001))
+        assert [receipt.sequence for receipt in receipts[:2]] == [1, 2]
         assert publisher.unconfirmed == 0
 
     def test_what_was_published_is_read_in_its_order(
@@ -78,9 +78,9 @@ class TestPublisher:
         with Reader(stream, endpoint=endpoint) as reader:
             found = list(reader)
 
-        assert [each.payload for each in found] == [b"%d" % number for number in range(3000)]
+        assert [job.payload for job in found] == [b"%d" % number for number in range(3000)]
         assert numbers(found) == list(range(1, 3001))
-        assert [each.topic for each in found[:8]] == [f"t.{number % 7}" for number in range(8)]
+        assert [message.topic for message in found[:8]] == [f"t.{number % 7}" for number in range(8)]
         assert all(earlier.time <= later.time for earlier, later in pairwise(found))
 
     def test_an_id_is_stored_once(self, publisher: Publisher, stream: str) -> None:
@@ -142,7 +142,7 @@ class TestPublisher:
         with pytest.raises(TooLargeError):
             publisher.publish(stream, "a", large + b"!")
         with Reader(stream, endpoint=endpoint) as reader:
-            assert [each.payload for each in reader] == [large]
+            assert [job.payload for job in reader] == [large]
 
 
 class TestReader:
@@ -160,7 +160,7 @@ class TestReader:
         with Reader(filled, topics=["a.3", "=b.4", "*.9"], endpoint=endpoint) as reader:
             found = list(reader)
 
-        assert {each.topic for each in found} == {"a.3", "b.4", "a.9", "b.9"}
+        assert {message.topic for message in found} == {"a.3", "b.4", "a.9", "b.9"}
         assert len(found) == 40
         assert numbers(found) == sorted(numbers(found))
 
@@ -170,7 +170,7 @@ class TestReader:
         wait_until(lambda: publisher.publish(filled, "later", b"").wait(TIMEOUT))
 
         with Reader(filled, start=Start.since(last.time + 0.0005), endpoint=endpoint) as reader:
-            assert [each.topic for each in reader][-1] == "later"
+            assert [message.topic for message in reader][-1] == "later"
         with Reader(filled, start=Start.since(0), endpoint=endpoint) as reader:
             assert next(reader).sequence == 1
 
@@ -219,7 +219,7 @@ class TestReader:
         gaps: list[GapError] = []
         with Reader(filled, start=Start.at(21), on_gap=gaps.append, endpoint=endpoint) as reader:
             assert next(reader).sequence == 50
-        assert [each.missing for each in gaps] == [29]
+        assert [found_gap.missing for found_gap in gaps] == [29]
         with Reader(filled, endpoint=endpoint) as reader:
             assert next(reader).sequence == 50
 
@@ -240,8 +240,8 @@ class TestReader:
                 except GapError as gap:
                     found.append(gap)
 
-        told = [each for each in found if isinstance(each, GapError)]
-        assert [each.last for each in told] == [20]
+        told = [error for error in found if isinstance(error, GapError)]
+        assert [event.last for event in told] == [20]
         assert len(found) - 1 + told[0].missing == 20
 
     def test_one_that_does_not_read_holds_up_nobody(
@@ -257,9 +257,9 @@ class TestReader:
             publisher.flush(TIMEOUT)
 
             assert [busy.read(TIMEOUT) is not None for _ in range(201)] == [True] * 201
-            assert numbers([each for each in (idle.read(TIMEOUT) for _ in range(201)) if each]) == list(
-                range(1, 202)
-            )
+            assert numbers(
+                [message for message in (idle.read(TIMEOUT) for _ in range(201)) if message]
+            ) == list(range(1, 202))
 
 
 class TestAdministration:
@@ -268,11 +268,11 @@ class TestAdministration:
     ) -> None:
         publish(publisher, stream, "a", "b", "c")
         with Client(endpoint=endpoint) as client:
-            listed = {each["name"]: each for each in client.streams()}[stream]
+            listed = {row["name"]: row for row in client.streams()}[stream]
             client.streams.trim(stream, 3)
             shown = client.streams.get(stream)
             erased = client.streams.erase(stream)
-            left = [each.name for each in client.streams.list()]
+            left = [listed.name for listed in client.streams.list()]
 
         assert (listed["first"], listed["last"], listed["messages"]) == (1, 3, 3)
         assert (shown.first, shown.messages, shown.max_age) == (3, 1, None)

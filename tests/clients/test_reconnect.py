@@ -110,7 +110,7 @@ def test_questions_asked_while_there_is_no_broker_are_answered_when_there_is_one
         broker.start()
         asker.join(SECONDS)
         # Then
-        assert [each.broker for each in answers] == [{"id": "b"}]
+        assert [answer.broker for answer in answers] == [{"id": "b"}]
 
 
 def test_a_read_is_asked_again_after_a_lost_connection_but_a_removal_is_not(broker: ScriptedBroker) -> None:
@@ -374,7 +374,7 @@ def test_a_connection_that_is_lost_is_said_and_so_is_that_it_is_there_again(
     broker: ScriptedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     def said(words: str) -> bool:
-        return any(words in each.getMessage() for each in caplog.records)
+        return any(words in record.getMessage() for record in caplog.records)
 
     broker.on[wire.QUEUES] = lambda _message: []
     with Client(timeout=SECONDS, endpoint=broker.endpoint) as client:

@@ -61,7 +61,7 @@ def silent() -> Iterator[str]:
 
 
 def endpoints(brokers: Brokers) -> list[str]:
-    return [each.endpoint for each in brokers]
+    return [broker.endpoint for broker in brokers]
 
 
 def used(brokers: Brokers, at: str) -> tuple[ScriptedBroker, ScriptedBroker]:
@@ -76,8 +76,8 @@ def connected(client: Client) -> str:
 
 
 def test_pushes_that_were_not_confirmed_are_repeated_at_the_next_broker_in_their_order(two: Brokers) -> None:
-    for each in two:
-        each.on[wire.PUSH] = lambda _message: SILENCE
+    for broker in two:
+        broker.on[wire.PUSH] = lambda _message: SILENCE
     with Producer(endpoint=endpoints(two)) as producer:
         receipts = [producer.push("q", b"%d" % number) for number in range(900)]
         wait_until(lambda: producer.connected_to, what="a connection")
@@ -96,9 +96,9 @@ def test_jobs_that_were_put_off_or_were_on_their_way_are_pushed_again_in_their_o
     two: Brokers, put_off: str
 ) -> None:
     # Given: of two messages one is put off, the other has no answer
-    answers = {each: UnavailableError("later") if each == put_off else SILENCE for each in ("0", "1")}
-    for each in two:
-        each.on[wire.PUSH] = lambda message: answers[message.fields[1][0][0]]
+    answers = {name: UnavailableError("later") if name == put_off else SILENCE for name in ("0", "1")}
+    for broker in two:
+        broker.on[wire.PUSH] = lambda message: answers[message.fields[1][0][0]]
     with Producer(endpoint=endpoints(two)) as producer:
         receipts = [producer.push("q", bytes(1 << 20), id=str(number)) for number in range(2)]
         wait_until(lambda: producer.connected_to, what="a connection")
@@ -112,8 +112,8 @@ def test_jobs_that_were_put_off_or_were_on_their_way_are_pushed_again_in_their_o
 
 
 def test_a_question_is_asked_again_elsewhere_and_a_change_is_not(two: Brokers) -> None:
-    for each in two:
-        each.on[wire.QUEUES] = each.on[wire.CANCEL] = lambda _message: SILENCE
+    for broker in two:
+        broker.on[wire.QUEUES] = broker.on[wire.CANCEL] = lambda _message: SILENCE
     with Client(timeout=SECONDS, endpoint=endpoints(two)) as client:
         first, other = used(two, connected(client))
         other.on[wire.QUEUES] = lambda _message: [{"name": "here"}]
@@ -130,13 +130,13 @@ def test_a_question_is_asked_again_elsewhere_and_a_change_is_not(two: Brokers) -
         for thread in threads:
             thread.join(SECONDS)
         assert [{"name": "here"}] in outcomes
-        assert any(isinstance(each, UnavailableError) for each in outcomes)
+        assert any(isinstance(outcome, UnavailableError) for outcome in outcomes)
         assert not other.of(wire.CANCEL)
 
 
 def test_a_result_is_asked_for_at_another_broker(two: Brokers) -> None:
-    for each in two:
-        each.on[wire.RESULT] = lambda _message: SILENCE
+    for broker in two:
+        broker.on[wire.RESULT] = lambda _message: SILENCE
     with Producer(endpoint=endpoints(two)) as producer:
         reply = producer.submit("q", b"x")
         reply.receipt.wait(SECONDS)
@@ -148,8 +148,8 @@ def test_a_result_is_asked_for_at_another_broker(two: Brokers) -> None:
 
 
 def test_a_publisher_and_a_reader_go_on_where_they_were(two: Brokers) -> None:
-    for each in two:
-        each.on[wire.PUBLISH] = each.on[wire.READ] = lambda _message: SILENCE
+    for broker in two:
+        broker.on[wire.PUBLISH] = broker.on[wire.READ] = lambda _message: SILENCE
     with (
         Publisher(endpoint=endpoints(two)) as publisher,
         Reader("s", start=Start.at(8), endpoint=endpoints(two)) as reader,
@@ -173,8 +173,8 @@ class TestLeaving:
     """A broker that stops says BYE."""
 
     def test_what_is_under_way_ends_there_and_what_is_new_goes_elsewhere(self, two: Brokers) -> None:
-        for each in two:
-            each.on[wire.CANCEL] = lambda _message: SILENCE
+        for broker in two:
+            broker.on[wire.CANCEL] = lambda _message: SILENCE
         with Client(timeout=SECONDS, endpoint=endpoints(two)) as client:
             first, other = used(two, connected(client))
             done: list[Any] = []
@@ -196,8 +196,8 @@ class TestLeaving:
             assert client.connected_to == other.endpoint
 
     def test_a_push_that_is_put_off_does_not_wait_for_its_end(self, two: Brokers) -> None:
-        for each in two:
-            each.on[wire.PUSH] = lambda _message: UnavailableError("the broker stops")
+        for broker in two:
+            broker.on[wire.PUSH] = lambda _message: UnavailableError("the broker stops")
         with Producer(endpoint=endpoints(two)) as producer:
             receipt = producer.push("q", b"x")
             wait_until(lambda: producer.connected_to, what="a connection")
@@ -215,7 +215,7 @@ class TestLeaving:
             client.ping(SECONDS)
         with Client(endpoint=[broker.endpoint, tcp()]) as client:
             client.ping(SECONDS)
-        assert [each.fields[0].get("moves") for each in broker.of(wire.HELLO)] == [None, True]
+        assert [job.fields[0].get("moves") for job in broker.of(wire.HELLO)] == [None, True]
 
     def test_a_stopping_broker_is_not_chosen_while_there_is_another(self, two: Brokers) -> None:
         two[0].hello["stopping"] = True
@@ -275,9 +275,9 @@ class TestAtTheBegin:
     def test_a_broker_that_does_not_let_the_client_in_is_passed_over(self) -> None:
         with ExitStack() as stack:
             guarded = [GuardedBroker(PLAIN) for _ in range(2)]
-            for each in guarded:
-                each.start()
-                stack.callback(each.stop)
+            for broker in guarded:
+                broker.start()
+                stack.callback(broker.stop)
             entering: Any = {"user": "ann", "password": "secret", "timeout": SECONDS}
             for patient in (False, True, False, True):
                 guarded[1].passwords = {"ann": "secret"}
@@ -291,8 +291,8 @@ class TestAtTheBegin:
     def test_all_are_dead_and_one_comes_back(self, two: Brokers) -> None:
         with Client(timeout=SECONDS, endpoint=endpoints(two)) as client:
             client.ping(SECONDS)
-            for each in two:
-                each.stop()
+            for broker in two:
+                broker.stop()
             wait_until(lambda: not client.connected_to, what="the loss")
             two[1].start()
             assert connected(client) == two[1].endpoint
@@ -387,8 +387,8 @@ def test_a_producer_goes_on_to_another_broker_after_a_while_and_loses_nothing(
 ) -> None:
     # Given: a producer whose stay at each broker is short, and what it has pushed is not answered yet
     caplog.set_level("INFO", logger="sluicemq")
-    for each in two:
-        each.on[wire.PUSH] = lambda _message: SILENCE
+    for broker in two:
+        broker.on[wire.PUSH] = lambda _message: SILENCE
     settled: list[PushReceipt] = []
     buffer = SendBuffer(lambda batch, refused: settled.extend(batch) if not refused else None)
     connection = Connection(endpoints(two), buffer, stays=(1.0, 1.1))
@@ -396,7 +396,7 @@ def test_a_producer_goes_on_to_another_broker_after_a_while_and_loses_nothing(
     connection.start()
     buffer.jobs.append(PushReceipt("q", "first", b"x", None, 1))
     connection.wake()
-    wait_until(lambda: any(each.of(wire.PUSH) for each in two))
+    wait_until(lambda: any(broker.of(wire.PUSH) for broker in two))
     first, other = two if two[0].of(wire.PUSH) else reversed(two)
     try:
         # When: its time is over, and it pushes on
@@ -406,11 +406,11 @@ def test_a_producer_goes_on_to_another_broker_after_a_while_and_loses_nothing(
         first.answer(first.of(wire.PUSH)[0], [])
         # Then: that goes to the other broker, and nothing was sent twice
         message = other.wait_for(wire.PUSH)[0]
-        assert [each.id for each in settled] == ["first"]
+        assert [reply.id for reply in settled] == ["first"]
         assert [row[0] for row in message.fields[1]] == ["second"]
         assert len(first.of(wire.PUSH)) == 1
         assert "it is another broker's turn" in caplog.text
-        assert not [each for each in caplog.records if each.levelname == "WARNING"]
+        assert not [record for record in caplog.records if record.levelname == "WARNING"]
     finally:
         connection.close()
 
@@ -420,10 +420,10 @@ def test_a_producer_says_that_only_some_brokers_fit_its_server_key(caplog: pytes
     with ExitStack() as stack:
         guarded = [GuardedBroker(CURVE) for _ in range(2)]
         public, secret = map(bytes.decode, zmq.curve_keypair())
-        for each in guarded:
-            each.keys = {public}
-            each.start()
-            stack.callback(each.stop)
+        for broker in guarded:
+            broker.keys = {public}
+            broker.start()
+            stack.callback(broker.stop)
         pair = KeyPair(decode(public), decode(secret))
         access = Access(tuple(endpoints([*guarded])), pair, decode(guarded[0].server_key))
 
@@ -435,6 +435,6 @@ def test_a_producer_says_that_only_some_brokers_fit_its_server_key(caplog: pytes
         # When: it dials the other one first, as chance will have it
         wait_until(says_so)
     # Then
-    (line,) = {each.getMessage() for each in caplog.records if "all take one" in each.getMessage()}
+    (line,) = {record.getMessage() for record in caplog.records if "all take one" in record.getMessage()}
     assert f"can't enter {guarded[1].endpoint}: it hangs up: its key is another one" in line
     assert line.endswith(f"connected to {guarded[0].endpoint}")

@@ -71,7 +71,7 @@ class Worker:
         )
 
     def _handle(self, batch: Batch) -> None:
-        self.seen += [each.sequence for each in batch]
+        self.seen += [message.sequence for message in batch]
         self.fences.add(batch.fence)
 
     def __enter__(self) -> Self:
@@ -212,7 +212,7 @@ def test_a_handler_that_fails_is_given_the_same_batch_until_it_does_not(endpoint
         if not failed.is_set():
             failed.set()
             raise ValueError("not now")
-        seen.extend(each.sequence for each in batch)
+        seen.extend(message.sequence for message in batch)
 
     with Worker(endpoint, stream, handler=handler, batch=4):
         wait_until(lambda: seen == list(range(1, 11)))

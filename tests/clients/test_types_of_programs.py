@@ -60,9 +60,9 @@ def by_pyright(program: Path, folder: Path) -> Found:
         check=False,
     )
     found: Found = {}
-    for each in json.loads(run.stdout)["generalDiagnostics"]:
-        if each["severity"] == "error":
-            found.setdefault(each["range"]["start"]["line"] + 1, set()).add(each.get("rule", each["message"]))
+    for load in json.loads(run.stdout)["generalDiagnostics"]:
+        if load["severity"] == "error":
+            found.setdefault(load["range"]["start"]["line"] + 1, set()).add(load.get("rule", load["message"]))
     return found
 
 

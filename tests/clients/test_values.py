@@ -101,9 +101,9 @@ def checks_of(function: Callable[..., Any]) -> dict[str, Any]:
     types = get_type_hints(function, include_extras=True)
     parameters = inspect.signature(function).parameters.values()
     found = {
-        each.name: arguments.check_of(types.get(each.name))
-        for each in parameters
-        if each.kind != each.VAR_KEYWORD
+        parameter.name: arguments.check_of(types.get(parameter.name))
+        for parameter in parameters
+        if parameter.kind != parameter.VAR_KEYWORD
     }
     return {name: None if check is None else check[0] for name, check in found.items()}
 
@@ -125,8 +125,8 @@ def with_one_bad(function: Callable[..., Any], name: str, value: Any) -> dict[st
     called = vars(function)["__init__"] if isinstance(function, type) else function
     checks = checks_of(called)
     needed = {
-        each: GOOD.get(checks[each], lambda _given: None)
-        for each, parameter in inspect.signature(function).parameters.items()
+        name: GOOD.get(checks[name], lambda _given: None)
+        for name, parameter in inspect.signature(function).parameters.items()
         if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
     }
     return {**needed, name: value}

@@ -255,7 +255,7 @@ def test_a_job_whose_broker_was_asked_after_a_standstill_does_not_begin_in_a_wor
     stopping = threading.Thread(target=worker.stop)
     stopping.start()
     broker.wait_until(
-        lambda: [each.fields[1] for each in broker.received if each.verb == wire.READY][-1] == 0
+        lambda: [message.fields[1] for message in broker.received if message.verb == wire.READY][-1] == 0
     )
     answered.set()
     stopping.join(SECONDS)

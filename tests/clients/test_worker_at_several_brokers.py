@@ -26,8 +26,8 @@ def brokers() -> Iterator[Brokers]:
         return started
 
     yield start
-    for each in started:
-        each.stop()
+    for worker in started:
+        worker.stop()
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ class Handler:
 
 
 def endpoints(brokers: list[ScriptedBroker]) -> list[str]:
-    return [each.endpoint for each in brokers]
+    return [broker.endpoint for broker in brokers]
 
 
 def credit(broker: ScriptedBroker) -> int | None:
@@ -97,7 +97,7 @@ def test_with_fewer_jobs_than_brokers_the_rest_stand_by_and_take_over(brokers: B
     with Worker("q", Handler(), prefetch=1, endpoint=endpoints(three)):
         for left in (3, 2, 1):
             wait_credits(three, *[0] * (left - 1), 1)
-            working = next(each for each in three if credit(each) == 1)
+            working = next(broker for broker in three if credit(broker) == 1)
             working.stop()
             three.remove(working)
 
@@ -142,11 +142,11 @@ def test_a_verdict_goes_to_the_broker_that_the_job_came_by(brokers: Brokers) -> 
     both = brokers(2)
     with Worker("q", lambda job: job.payload, prefetch=2, endpoint=endpoints(both)):
         wait_credits(both, 1, 1)
-        for number, each in enumerate(both):
-            each.deliver(peer(each), "q", [b"%d" % number])
-        for number, each in enumerate(both):
-            each.wait_for(wire.SETTLE)
-            assert list(each.settled()) == [b"r-%d" % number]
+        for number, broker in enumerate(both):
+            broker.deliver(peer(broker), "q", [b"%d" % number])
+        for number, broker in enumerate(both):
+            broker.wait_for(wire.SETTLE)
+            assert list(broker.settled()) == [b"r-%d" % number]
 
 
 def test_a_job_of_a_lost_broker_is_void_and_those_of_others_stay(brokers: Brokers) -> None:
@@ -188,8 +188,8 @@ def test_a_worker_of_many_brokers_connects_to_four(brokers: Brokers) -> None:
     six = brokers(6)
     with Worker("q", Handler(), prefetch=8, endpoint=endpoints(six)):
         wait_credits(six, 2, 2, 2, 2, None, None)
-        next(each for each in six if credit(each) == 2).stop()
-        wait_until(lambda: sum(credit(each) is not None for each in six) == 5, SECONDS)
+        next(broker for broker in six if credit(broker) == 2).stop()
+        wait_until(lambda: sum(credit(broker) is not None for broker in six) == 5, SECONDS)
 
 
 def test_a_worker_that_pops_never_requests_more_than_its_prefetch(brokers: Brokers) -> None:
@@ -205,8 +205,8 @@ def test_a_worker_that_pops_never_requests_more_than_its_prefetch(brokers: Broke
         second.received.clear()
         second.start()
         # Then: the rest is called off, and shared anew
-        wait_until(lambda: [each.fields[1] for each in first.of(wire.READY)] == [4, 0, 1], SECONDS)
-        wait_until(lambda: sum(each.fields[1] for each in second.of(wire.READY)) == 2, SECONDS)
+        wait_until(lambda: [message.fields[1] for message in first.of(wire.READY)] == [4, 0, 1], SECONDS)
+        wait_until(lambda: sum(message.fields[1] for message in second.of(wire.READY)) == 2, SECONDS)
         handler.go_on()
 
 
@@ -216,14 +216,14 @@ def test_a_stopped_worker_gives_back_the_jobs_of_all_brokers(brokers: Brokers) -
     worker = Worker("q", handler, prefetch=4, endpoint=endpoints(both))
     worker.start()
     wait_credits(both, 2, 2)
-    for number, each in enumerate(both):
-        each.deliver(peer(each), "q", [b"%d-a" % number, b"%d-b" % number])
+    for number, broker in enumerate(both):
+        broker.deliver(peer(broker), "q", [b"%d-a" % number, b"%d-b" % number])
     wait_until(lambda: handler.begun, SECONDS)
     threading.Timer(0.1, handler.go_on).start()
     assert worker.stop(SECONDS)
-    verdicts = [row[0] for each in both for row in each.settled().values()]
+    verdicts = [row[0] for broker in both for row in broker.settled().values()]
     assert sorted(verdicts) == ["COMMIT", "RELEASE", "RELEASE", "RELEASE"]
-    assert all(each.of(wire.BYE) for each in both)
+    assert all(broker.of(wire.BYE) for broker in both)
 
 
 def test_jobs_that_no_handler_can_begin_go_back_to_their_brokers_and_a_handlers_end_brings_new_ones(
@@ -244,7 +244,7 @@ def test_jobs_that_no_handler_can_begin_go_back_to_their_brokers_and_a_handlers_
 
 
 def verdicts(broker: ScriptedBroker) -> list[tuple[bytes, str]]:
-    return [(row[0], row[1]) for each in broker.of(wire.SETTLE) for row in each.fields[0]]
+    return [(row[0], row[1]) for job in broker.of(wire.SETTLE) for row in job.fields[0]]
 
 
 def test_a_job_that_is_to_run_alone_runs_when_all_else_in_the_process_has_ended_and_nothing_runs_beside_it(
@@ -286,7 +286,7 @@ def test_when_another_worker_has_taken_the_job_that_was_to_run_alone_all_have_jo
     with Worker("q", Handler(), prefetch=4, endpoint=endpoints(both)):
         wait_credits(both, 2, 2)
         both[0].deliver(peer(both[0]), "q", [b"alone"], alone=True)
-        wait_until(lambda: 4 in [each.fields[1] for each in both[0].of(wire.READY)], SECONDS)
+        wait_until(lambda: 4 in [message.fields[1] for message in both[0].of(wire.READY)], SECONDS)
         wait_credits(both, 2, 2)
 
 
@@ -296,7 +296,7 @@ def test_one_that_comes_to_a_worker_with_nothing_else_begins_at_once(brokers: Br
         wait_credits([only], 4)
         only.deliver(peer(only), "q", [b"alone"], alone=True)
         wait_until(lambda: verdicts(only) == [(b"r-alone", "COMMIT")], SECONDS)
-        assert [each.fields[1] for each in only.of(wire.READY)] == [4]
+        assert [message.fields[1] for message in only.of(wire.READY)] == [4]
 
 
 def run_alone(broker: ScriptedBroker, queue: str, payload: bytes, handler: Handler) -> None:
@@ -317,7 +317,7 @@ def run_alone(broker: ScriptedBroker, queue: str, payload: bytes, handler: Handl
 
 def released(broker: ScriptedBroker) -> list[float]:
     """The delays of the jobs that were given back."""
-    return [row[3] for each in broker.of(wire.SETTLE) for row in each.fields[0] if row[1] == "RELEASE"]
+    return [row[3] for job in broker.of(wire.SETTLE) for row in job.fields[0] if row[1] == "RELEASE"]
 
 
 def test_a_process_waits_some_seconds_for_a_long_job_to_end_and_then_all_have_jobs_again(

@@ -136,7 +136,7 @@ class Container:
     def __enter__(self) -> Self:
         for outside, inside, _ in self._mounts:
             _make_place(outside, self._root / inside.lstrip("/"))
-        lines = "".join("\t".join(map(str, each)) + "\n" for each in self._mounts)
+        lines = "".join("\t".join(map(str, mount)) + "\n" for mount in self._mounts)
         words = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", _FIRST, "sh"]
         environ = os.environ | {"root": str(self._root), "mounts": lines}
         with self.log.open("ab") as log:

@@ -75,7 +75,7 @@ class Broker:
         """Wait until the image's own health check says that it is healthy."""
         kind, *words = self.configuration["Healthcheck"]["Test"]
         assert kind == "CMD"
-        words = [each.replace("5580", str(self.http)) for each in words]
+        words = [word.replace("5580", str(self.http)) for word in words]
 
         def is_healthy() -> bool:
             assert not container.has_ended(), self.log.read_text()
@@ -94,10 +94,10 @@ def test_an_image_says_how_it_is_run_and_has_nothing_of_its_build(store: ImageSt
     labels = {key.removeprefix("org.opencontainers.image."): value for key, value in told["Labels"].items()}
     assert (labels["title"], labels["version"], labels["licenses"]) == ("SluiceMQ", VERSION, "Apache-2.0")
     for folder in ("usr/bin", "usr/local/bin", "opt/sluicemq/bin"):
-        assert not [each for each in COMPILERS if (root / folder / each).exists()]
+        assert not [compiler for compiler in COMPILERS if (root / folder / compiler).exists()]
     assert not list((root / "opt/sluicemq/bin").glob("pip*"))
     bill = json.loads((root / "opt/sluicemq/bill.cdx.json").read_text())
-    assert {"sluicemq", "gevent", "pymongo"} <= {each["name"] for each in bill["components"]}
+    assert {"sluicemq", "gevent", "pymongo"} <= {row["name"] for row in bill["components"]}
     for folder in ("src", "root/.cache", "var/lib/sluicemq/.cache", "wheels"):
         assert not list((root / folder).rglob("*"))
     written = [
@@ -169,8 +169,8 @@ def test_the_example_of_a_web_application_is_built_on_it(
     broker = Broker(store, "sluicemq:embedded", tmp_path, "10001:10001")
     web, health = free_port(), free_port()
     env = {"SLUICEMQ_ENDPOINT": f"tcp://127.0.0.1:{broker.port}"}
-    command = [each.replace("8000", str(health)) for each in services["worker"]["command"]]
-    served = [each.replace("8000", str(web)) for each in configuration["Cmd"]]
+    command = [service.replace("8000", str(health)) for service in services["worker"]["command"]]
+    served = [argument.replace("8000", str(web)) for argument in configuration["Cmd"]]
     with ExitStack() as running:
         running.callback(shutil.rmtree, volume)
         own = running.enter_context(

@@ -42,8 +42,8 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Packages]:
         wheels.mkdir()
         made = [build(folder / version, version) for version in (VERSION, NEWER)]
         download_requirements(wheels, made[0], "broker,redis", "3.11")
-        for each in wheels.glob("sluicemq-*.whl"):
-            each.unlink()
+        for wheel in wheels.glob("sluicemq-*.whl"):
+            wheel.unlink()
         first, again, newer = (pack(builder, made[number], f"/{at}") for at, number in enumerate((0, 0, 1)))
         assert first.read_bytes() == again.read_bytes()
         yield Packages(first, newer)
@@ -140,7 +140,7 @@ def test_it_is_installed_used_upgraded_under_load_removed_and_purged(host: Host,
         # and what was changed by hand, or made at the first installation, is kept
         assert f"\nports = {host.port}\n" in debian.path(f"{ETC}/sluicemq.toml").read_text()
         assert debian.path(f"{ETC}/secret.key").read_text() == secret
-        assert [each.name for each in debian.path("/opt/sluicemq/versions").iterdir()] == [NEWER]
+        assert [folder.name for folder in debian.path("/opt/sluicemq/versions").iterdir()] == [NEWER]
 
         # When it is removed and installed again, it runs as before
         host.dpkg("--remove", "sluicemq")

@@ -31,8 +31,8 @@ class Builds(Host):
                 "if not self._starts(server):\n", 'raise OSError("this build is broken")\n        if 0:\n')},
         )  # fmt: skip
         download_requirements(self.wheels, newer, "embedded,redis", "3.11")
-        for each in self.wheels.glob("sluicemq-*.whl"):
-            each.unlink()
+        for file in self.wheels.glob("sluicemq-*.whl"):
+            file.unlink()
         for name, wheel in (("newer", newer), ("broken", broken)):
             debian.path(f"/{name}").mkdir()
             shutil.copy(wheel, debian.path(f"/{name}"))

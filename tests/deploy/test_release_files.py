@@ -25,7 +25,7 @@ def test_a_release_has_packages_notes_and_sums(tmp_path: Path) -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     # Then
     assert done.returncode == 0, done.stderr
-    names = {each.name for each in (tmp_path / "dist").iterdir()}
+    names = {file.name for file in (tmp_path / "dist").iterdir()}
     projects = ("sluicemq", "sluicemq_bench")
     assert names == {
         *(f"{name}-{VERSION}.tar.gz" for name in projects),
@@ -36,10 +36,10 @@ def test_a_release_has_packages_notes_and_sums(tmp_path: Path) -> None:
     assert subprocess.run(check, cwd=tmp_path / "dist", capture_output=True, check=False).returncode == 0
     # and the files have one time, that of the last commit
     with tarfile.open(tmp_path / "dist" / f"sluicemq-{VERSION}.tar.gz") as sdist:
-        assert len({each.mtime for each in sdist}) == 1
+        assert len({member.mtime for member in sdist}) == 1
     with zipfile.ZipFile(tmp_path / "dist" / f"sluicemq-{VERSION}-py3-none-any.whl") as wheel:
-        assert len({each.date_time for each in wheel.infolist()}) == 1
-        assert {each.split("/")[0] for each in wheel.namelist()} == {
+        assert len({member.date_time for member in wheel.infolist()}) == 1
+        assert {name.split("/")[0] for name in wheel.namelist()} == {
             "sluicemq", "sluicemq_broker", "sluicemq_devices", f"sluicemq-{VERSION}.dist-info",
         }  # fmt: skip
 
@@ -51,5 +51,5 @@ def test_the_bill_of_materials_names_the_version_and_all_that_is_installed(tmp_p
     own = bill["metadata"]["component"]
     assert (own["name"], own["version"], own["purl"]) == ("sluicemq", VERSION, f"pkg:pypi/sluicemq@{VERSION}")
     assert "file:" not in json.dumps(bill)
-    found = {each["name"] for each in bill["components"] if each["purl"].endswith(f"@{each['version']}")}
+    found = {row["name"] for row in bill["components"] if row["purl"].endswith(f"@{row['version']}")}
     assert {"gevent", "pymongo", "pyzmq", "sluicemq-bench"} <= found

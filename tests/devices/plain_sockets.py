@@ -27,7 +27,7 @@ class Notices(list[tuple[str, str]]):
     """Notices of a switchboard: kind and text."""
 
     def of(self, kind: str) -> list[str]:
-        return [text for each, text in self if each == kind]
+        return [text for found_kind, text in self if found_kind == kind]
 
 
 class Clients:

@@ -57,7 +57,7 @@ def answer(number: int) -> bytes:
 
 def text(*texts: bytes) -> bytes:
     """Messages on the wire."""
-    return b"".join(b"\0" + bytes([len(each)]) + each for each in texts)
+    return b"".join(b"\0" + bytes([len(part)]) + part for part in texts)
 
 
 def read(client: sockets.socket, size: int) -> bytes:

@@ -574,10 +574,10 @@ def test_rubbish_is_refused_without_an_exception(data: bytes) -> None:
     sides[0].begin()
     for side, names in ((sides[0], (b"WELCOME", b"READY")), (sides[1], (b"HELLO", b"INITIATE"))):
         for name in names:
-            each = copy.deepcopy(side)
-            each.take(bytes((len(name),)) + name + data)
-            assert each.error
-            assert each.credentials is None
+            dialog = copy.deepcopy(side)
+            dialog.take(bytes((len(name),)) + name + data)
+            assert dialog.error
+            assert dialog.credentials is None
     _, b = connected()
     assert b.open(data) == b""
     b.open(b"\0\x2a\x07MESSAGE" + data)

@@ -117,7 +117,7 @@ def test_connections_that_have_ended_are_in_no_cycle(
     # Then Python finds nothing
     gc.set_debug(gc.DEBUG_SAVEALL)
     gc.collect()
-    found = [each for each in gc.garbage if type(each).__module__.startswith("sluicemq_devices")]
+    found = [leaked for leaked in gc.garbage if type(leaked).__module__.startswith("sluicemq_devices")]
     gc.set_debug(0)
     gc.garbage.clear()
     assert not found
@@ -136,6 +136,6 @@ def come_and_go(device: Any, front: bytes, back: bytes) -> None:
     eventually(lambda: device.received > received + 50)
     early, bad = shake_hands(device.addresses[1], back), shake_hands(device.addresses[0], front)
     bad.sendall(b"\6no command")
-    for each in (early, producer, worker, bad):
-        each.close()
+    for socket in (early, producer, worker, bad):
+        socket.close()
     eventually(lambda: not device.connections)

@@ -69,8 +69,8 @@ def streamer(board: Switchboard) -> Streamer:
 
 
 def come(streamer: Streamer, *hands: Any) -> None:
-    for each in hands:
-        streamer.on_worker(each)
+    for hand in hands:
+        streamer.on_worker(hand)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 20])
@@ -79,7 +79,7 @@ def test_messages_go_round_one_by_one_however_many_come_at_once(streamer: Stream
     come(streamer, *hands)
     every = messages(40)
     dealt(streamer, *(every[at : at + size] for at in range(0, 40, size)))
-    assert [each.got for each in hands] == [every[0::3], every[1::3], every[2::3]]
+    assert [hand.got for hand in hands] == [every[0::3], every[1::3], every[2::3]]
 
 
 def test_one_that_takes_no_more_is_passed_over_and_the_others_go_on_in_turn(streamer: Streamer) -> None:
@@ -87,7 +87,7 @@ def test_one_that_takes_no_more_is_passed_over_and_the_others_go_on_in_turn(stre
     come(streamer, *hands)
     every = messages(12)
     dealt(streamer, every[:4], every[4:6], every[6:])
-    assert [each.got for each in hands] == [
+    assert [hand.got for hand in hands] == [
         [every[at] for at in (0, 3, 6, 8, 10)],
         [every[at] for at in (1, 4)],
         [every[at] for at in (2, 5, 7, 9, 11)],

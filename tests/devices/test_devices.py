@@ -67,9 +67,9 @@ def alone() -> Iterator[Run]:
         return runs[-1]
 
     yield run
-    for each in runs:
-        if not each.process.stderr.closed:
-            each.end()
+    for broker in runs:
+        if not broker.process.stderr.closed:
+            broker.end()
 
 
 ENDS = pytest.mark.parametrize("connecting", ["neither", "frontend", "backend", "both"])
@@ -193,7 +193,7 @@ def test_answers_of_a_queue_find_the_one_who_asked(
     for number, asker in enumerate(askers):
         send(asker, b"%d" % number)
     for _ in askers:
-        worker = eventually(lambda: next((each for each in workers if each.poll(0)), None))
+        worker = eventually(lambda: next((worker for worker in workers if worker.poll(0)), None))
         send(worker, b"re " + receive(worker)[0])
     assert [receive(asker) for asker in askers] == [[b"re 0"], [b"re 1"], [b"re 2"]]
 
@@ -260,7 +260,11 @@ def test_two_subscribers_of_one_topic_are_one_subscription_upstream_until_both_a
     for subscriber in subscribers:
         subscriber.subscribe(b"a")
     assert receive(publisher) == [b"\x01a"]
-    eventually(lambda: [len(each.topics) for each in forwarder.fan_out.subscriptions.subscribers] == [1, 1])
+    eventually(
+        lambda: (
+            [len(subscriber.topics) for subscriber in forwarder.fan_out.subscriptions.subscribers] == [1, 1]
+        )
+    )
     # When the first leaves, the second still gets messages
     subscribers[0].close()
     send(publisher, b"abc")
@@ -437,7 +441,7 @@ def test_a_hundred_thousand_topics_of_ten_subscribers_are_served_and_given_up_in
         assert receive(subscriber) == [b"%d.9999" % at, b"body"]
         assert receive(subscriber) == [b"5.7788", b"body"]
     # And when one leaves, it takes many turns of the hub
-    someone = max(forwarder.fan_out.subscriptions.subscribers, key=lambda each: len(each.topics))
+    someone = max(forwarder.fan_out.subscriptions.subscribers, key=lambda subscriber: len(subscriber.topics))
     someone.leave()
     assert len(someone.topics) > 8000
     eventually(lambda: not someone.topics)

@@ -107,8 +107,8 @@ def test_a_device_alone_reads_its_keys_again_and_ends_the_connections_of_those_t
         setattr(again, name, value)
     again.connect(front)
     assert events.next() == (zmq.EVENT_HANDSHAKE_FAILED_AUTH, 400)
-    for each in (first, second, third):
-        each.close()
+    for peer in (first, second, third):
+        peer.close()
 
 
 @pytest.mark.one_in(3)

@@ -313,8 +313,8 @@ def test_no_door_locks_the_one_for_which_connections_are_kept(
     eventually(lambda: (first.connections, second.connections, admin.connections) == (32, 0, 8))
     assert "32 connections are open of 40, 8 are kept" in notices.of("connections_refused")[0]
 
-    for each in (*crowd, *let_in):
-        each.close()
+    for peer in (*crowd, *let_in):
+        peer.close()
 
 
 def test_one_door_leaves_a_fifth_of_the_connections_to_the_others(
@@ -331,8 +331,8 @@ def test_one_door_leaves_a_fifth_of_the_connections_to_the_others(
     crowd += [dial(second.address) for _ in range(12)]
     eventually(lambda: (first.connections, second.connections) == (80, 12))
 
-    for each in crowd:
-        each.close()
+    for peer in crowd:
+        peer.close()
 
 
 def test_the_budget_follows_from_the_limit_of_open_files(board: Switchboard) -> None:
@@ -416,8 +416,8 @@ def test_a_door_that_connects_is_dialled_until_somebody_answers_and_again_after_
         producer.close()
         eventually(lambda: door.connections == 0)
     # And the log says so each time
-    eventually(lambda: sum("connection is lost" in each.getMessage() for each in caplog.records) >= 2)
-    assert sum(f"{end.address}: connected again" in each.getMessage() for each in caplog.records) == 2
+    eventually(lambda: sum("connection is lost" in record.getMessage() for record in caplog.records) >= 2)
+    assert sum(f"{end.address}: connected again" in record.getMessage() for record in caplog.records) == 2
 
 
 @pytest.mark.parametrize("mark", ["@", ">"])

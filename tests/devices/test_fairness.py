@@ -76,12 +76,12 @@ def test_what_is_made_for_many_at_once_is_made_in_turns_and_a_light_one_is_heard
             lane.on(receive=lambda _messages: order.append("other"))
         else:
             lane.on(receive=partial(receive, lane))
-    for each in crowd:
-        each.sendall(MESSAGE)
+    for peer in crowd:
+        peer.sendall(MESSAGE)
     eventually(lambda: len(order) == 50)
     # When all of them ask again at once, and the light one meanwhile
-    for each in crowd:
-        each.sendall(MESSAGE)
+    for peer in crowd:
+        peer.sendall(MESSAGE)
     eventually(lambda: len(order) == 101)
     # Then it does not wait for all of the answers
     assert order.index("other") < 75
@@ -216,8 +216,8 @@ def test_a_light_peer_beside_a_crowd_that_never_stops_waits_for_a_few_of_its_mes
     recorder.lane(40)
     for lane in recorder.lanes:
         lane.on(receive=partial(receive, lane))
-    for each in crowd:
-        each.sendall(MESSAGE * 5000)
+    for peer in crowd:
+        peer.sendall(MESSAGE * 5000)
     eventually(lambda: read > 4000)
     # When it asks again and again
     for number in range(20):
@@ -253,8 +253,8 @@ def test_what_was_read_of_many_that_are_cut_at_once_is_handed_over_in_turns(
         lane.on(receive=receive)
     watch = gevent.get_hub().loop.check()
     watch.start(count)
-    for each in crowd:
-        each.sendall(MESSAGE * 500)
+    for peer in crowd:
+        peer.sendall(MESSAGE * 500)
     eventually(lambda: all(lane.received for lane in recorder.lanes))
     # When
     for lane in recorder.lanes:
@@ -437,8 +437,8 @@ def test_a_crowd_that_sends_at_once_is_read_in_many_turns_each_in_the_order_of_c
         lane.on(receive=partial(receive, lane))
     watch = gevent.get_hub().loop.check()
     watch.start(count)
-    for each in crowd:
-        each.sendall(MESSAGE * 100)
+    for peer in crowd:
+        peer.sendall(MESSAGE * 100)
     works(0.05)  # all of it has come when the hub looks
     eventually(lambda: all(lane.received == 100 for lane in recorder.lanes))
     watch.stop()

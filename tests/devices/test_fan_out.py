@@ -31,10 +31,13 @@ def forwarder(board: Switchboard, started: Started) -> Forwarder:
 
 def subscribed(forwarder: Forwarder, topics: list[bytes]) -> list[sockets.socket]:
     crowd = [shake_hands(forwarder.addresses[1], b"SUB") for _ in topics]
-    for each, topic in zip(crowd, topics, strict=True):
-        each.sendall(encode([b"\1" + topic]))
+    for peer, topic in zip(crowd, topics, strict=True):
+        peer.sendall(encode([b"\1" + topic]))
     eventually(
-        lambda: sum(len(each.topics) for each in forwarder.fan_out.subscriptions.subscribers) == len(topics)
+        lambda: (
+            sum(len(subscriber.topics) for subscriber in forwarder.fan_out.subscriptions.subscribers)
+            == len(topics)
+        )
     )
     return crowd
 
@@ -72,9 +75,9 @@ def test_many_subscribers_get_what_they_want_in_order_and_others_have_turns_betw
         for message in lot:
             publisher.sendall(message)
     # Then
-    for each, topic in zip(crowd, topics, strict=True):
+    for peer, topic in zip(crowd, topics, strict=True):
         wanted = [[message for message in lot if message[2:].startswith(topic)] for lot in lots]
-        heard = read(each, sum(map(len, wanted[0] + wanted[1])))
+        heard = read(peer, sum(map(len, wanted[0] + wanted[1])))
         for who, messages in enumerate(wanted):
             of_one = [
                 b"\0" + line for line in heard.split(b"\0")[1:] if line.split(b" ")[1:2] == [b"%d" % who]
@@ -117,15 +120,15 @@ def test_subscribers_and_publishers_may_come_and_go_meanwhile(forwarder: Forward
 
     publisher.sendall(b"".join(messages))
     eventually(lambda: forwarder.fan_out.under_way)
-    for each in crowd[::4]:
-        each.close()
+    for peer in crowd[::4]:
+        peer.close()
     publisher.close()
     crowd[1].sendall(encode([b"\1"]))  # everything, from now on, of which it had all that there was
     later = subscribed_later(forwarder)
 
-    for number, each in enumerate(crowd):
+    for number, peer in enumerate(crowd):
         if number % 4:
-            assert read(each, sum(map(len, messages))) == b"".join(messages)
+            assert read(peer, sum(map(len, messages))) == b"".join(messages)
     eventually(lambda: not forwarder.backlog)
     later.close()
 
@@ -146,6 +149,6 @@ def test_a_device_that_stops_passes_on_what_is_under_way(forwarder: Forwarder) -
     eventually(lambda: forwarder.fan_out.under_way)
     stopping = gevent.spawn(forwarder.stop, 30.0)
 
-    for each in crowd:
-        assert read(each, len(messages)) == messages
+    for peer in crowd:
+        assert read(peer, len(messages)) == messages
     stopping.join()

@@ -151,4 +151,4 @@ def test_who_has_nothing_in_a_share_any_more_waits_for_nobody(events: list[str])
     held.give("sick", small, 1, 0)
     assert events[2:] == ["small goes on with sick"]
     held.take("well", before, 1, 0)
-    assert [each for each in events if "before" in each] == []
+    assert [event for event in events if "before" in event] == []

@@ -26,7 +26,7 @@ from sluicemq_devices.sockets import Switchboard
 
 def test_what_was_too_much_to_be_said_is_said_a_little_later(caplog: pytest.LogCaptureFixture) -> None:
     def said() -> list[str]:
-        return [each.getMessage() for each in caplog.records if each.name == "of this test"]
+        return [record.getMessage() for record in caplog.records if record.name == "of this test"]
 
     notices = Notices(logging.getLogger("of this test"))
     for number in range(500):
@@ -217,7 +217,7 @@ def test_a_flood_of_strangers_is_a_few_lines_that_count_them_all() -> None:
 
 def test_what_a_line_is_about_is_with_it_also_where_it_comes_later(caplog: pytest.LogCaptureFixture) -> None:
     def jobs() -> list[str]:
-        return [each.__dict__["job"] for each in caplog.records if each.name == "about"]
+        return [record.__dict__["job"] for record in caplog.records if record.name == "about"]
 
     notices = Notices(logging.getLogger("about"))
     for number in range(3):

@@ -191,12 +191,12 @@ def test_all_that_is_held_is_counted_and_what_waits_goes_on_as_soon_as_it_may(
         elif verb == "close":
             peer.ration.close()
             peers[number] = Taker(outgoing)
-            for each in reserved[number]:
-                peer.ration.release(each)
+            for taken in reserved[number]:
+                peer.ration.release(taken)
             reserved[number] = []
         assert outgoing.bytes == sum(peer.ration.unread for peer in peers) + sum(map(sum, reserved))
         assert outgoing.waiting <= len(peers)
-        for ration in [each.ration for each in peers]:
+        for ration in [other.ration for other in peers]:
             assert not (ration.line and ration.unread <= SMALL and ration.place is None)
             if ration.place:
                 assert not ration.fits(ration.line[0][0])

@@ -78,18 +78,18 @@ def test_folders_that_killed_processes_have_left_for_temporary_files_are_removed
     # Given: somebody listens in one, and another is about to
     places = [tmp_path / f"sluicemq-{name}" / "socket" for name in ("alive", "old", "young")]
     with contextlib.ExitStack() as stack:
-        for each in places:
-            each.parent.mkdir()
+        for place in places:
+            place.parent.mkdir()
             listener = stack.enter_context(names.socket(names.AF_UNIX))
-            listener.bind(str(each))
-            if "alive" in str(each):
+            listener.bind(str(place))
+            if "alive" in str(place):
                 listener.listen()
-            if "young" not in str(each):
-                os.utime(each, (1, 1))
+            if "young" not in str(place):
+                os.utime(place, (1, 1))
         # When
         remove_left_over(tmp_path)
     # Then
-    assert [each.exists() for each in places] == [True, False, True]
+    assert [place.exists() for place in places] == [True, False, True]
     assert not places[1].parent.exists()
 
 
@@ -193,11 +193,11 @@ def test_two_doors_anywhere_are_two_doors(board: Switchboard, started: Started) 
         started(Streamer(board, parse_endpoint("ipc://*"), parse_endpoint("tcp://lo:*"))) for _ in range(2)
     )
     assert len({*first.addresses, *second.addresses}) == 4
-    for each in (first, second):
-        path = Path(each.addresses[0].removeprefix("ipc://"))
+    for door in (first, second):
+        path = Path(door.addresses[0].removeprefix("ipc://"))
         assert path.parent.stat().st_mode & 0o077 == 0  # nobody else's
         assert path.parent.stat().st_uid == os.getuid()
-        shake_hands(each.addresses[1], b"PULL").close()
+        shake_hands(door.addresses[1], b"PULL").close()
     eventually(lambda: not first.workers.connections)
 
 

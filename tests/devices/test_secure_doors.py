@@ -533,14 +533,14 @@ def test_what_a_worker_has_not_taken_goes_to_another_and_is_sealed_for_that_one(
     lazy = KeyedPeer(back, "PULL").open()
     push = clients.connect(zmq.PUSH, front, **as_client())
     texts = [b"%d" % number + bytes(100_000) for number in range(200)]
-    for each in texts:
-        send(push, each)
+    for text in texts:
+        send(push, text)
     eventually(lambda: streamer.received == len(texts))
     held = streamer.backlog
     assert 0 < held < len(texts)
     pull = clients.connect(zmq.PULL, back, **as_client())
     lazy.socket.close()
-    assert [receive(pull) for _ in range(held)] == [[each] for each in texts[-held:]]
+    assert [receive(pull) for _ in range(held)] == [[text] for text in texts[-held:]]
 
 
 def test_a_command_that_is_dropped_leaves_no_gap_in_the_nonces(

@@ -59,7 +59,7 @@ class AnsweringPeer:
 def lane_of(recorder: LaneRecorder, client: sockets.socket) -> Any:
     """The lane of this client."""
     name = f"tcp://127.0.0.1:{client.getsockname()[1]}"
-    return eventually(lambda: next((each for each in recorder.lanes if each.peer == name), None))
+    return eventually(lambda: next((lane for lane in recorder.lanes if lane.peer == name), None))
 
 
 def heard(client: sockets.socket) -> bytes:

@@ -72,12 +72,12 @@ def test_one_handshake_too_many_ends_the_oldest_of_the_address_with_the_most(add
     # When more come
     more = [Stranger(addresses, "tcp://192.0.2.3:1"), Stranger(addresses, "tcp://192.0.2.9:9")]
     # Then the crowd loses its oldest, whoever came
-    assert [bool(each.why) for each in (*crowd, *others, *more)] == [True, True, *[False] * 5]
+    assert [bool(other.why) for other in (*crowd, *others, *more)] == [True, True, *[False] * 5]
     assert "3 of 192.0.2.9" in crowd[0].why
     assert addresses.handshakes == 5
     # And those that end by themselves leave nothing
-    for each in (*crowd[2:], *others, *more):
-        each.end()
+    for other in (*crowd[2:], *others, *more):
+        other.end()
     assert (addresses.handshakes, len(addresses)) == (0, 0)
 
 
@@ -86,12 +86,12 @@ def test_as_many_handshakes_as_there_may_be_end_in_the_right_order_whatever_ends
 ) -> None:
     first = [Stranger(addresses, "tcp://192.0.2.1:1") for _ in range(3)]
     second = [Stranger(addresses, "tcp://192.0.2.2:1") for _ in range(2)]
-    for each in first[:2]:  # now the second has more
-        each.end()
+    for stranger in first[:2]:  # now the second has more
+        stranger.end()
     addresses.most_handshakes = 3
     third = Stranger(addresses, "tcp://192.0.2.3:1")
-    assert [bool(each.why) for each in second] == [True, False]
-    assert not any(each.why for each in (first[2], third))
+    assert [bool(stranger.why) for stranger in second] == [True, False]
+    assert not any(stranger.why for stranger in (first[2], third))
 
 
 def test_an_address_is_suspect_while_it_fails_more_often_than_once_a_second(
@@ -219,8 +219,8 @@ def test_who_says_nothing_makes_room_for_who_shakes_hands(
     assert ended(strangers[0])
     assert len(notices.of(Mishap.HANDSHAKES_ENDED)) == 1
     assert board.addresses.handshakes == 9
-    for each in (*strangers, *clients):
-        each.close()
+    for stranger in (*strangers, *clients):
+        stranger.close()
     eventually(lambda: not door.connections)
     assert board.addresses.handshakes == 0
 
@@ -258,8 +258,8 @@ def test_an_address_that_shows_many_bad_keys_is_read_in_spare_time_and_others_of
     # Then it gets in, in spare time
     eventually(lambda: inbox == [[b"hello"]])
     assert spare.turns
-    for each in bad:
-        each.close()
+    for stranger in bad:
+        stranger.close()
 
 
 def test_a_peer_that_waits_for_its_turn_is_not_told_of_another_mechanism_than_its_own(

@@ -71,7 +71,7 @@ def test_everybody_gets_what_a_topic_of_theirs_begins_once_and_in_order(
             name: [
                 message
                 for frame, message in zip(frames, messages, strict=True)
-                if any(frame.startswith(each) for each in wanted[name])
+                if any(frame.startswith(prefix) for prefix in wanted[name])
             ]
             for name in wanted
         }
@@ -186,7 +186,9 @@ def test_what_was_learnt_of_many_topics_of_many_lengths_holds_until_they_change(
             turn(topics, there, FAMILIES[family](draw)[: draw.choice([2, 6, 99])], draw.choice("xyz"))
         for _ in range(2):
             # Then each has what a topic of its own begins
-            wanted = {name: [encode([each]) for each in frames if wants(there, name, each)] for name in "xyz"}
+            wanted = {
+                name: [encode([frame]) for frame in frames if wants(there, name, frame)] for name in "xyz"
+            }
             assert chosen(topics, messages) == {name: run for name, run in wanted.items() if run}
 
 
@@ -279,8 +281,8 @@ def test_when_what_begins_very_many_changes_little_is_learnt_at_once(monkeypatch
     assert len(learnt) >= 30_000
     assert most <= TOPIC_BOUNDS.learnt_at_once + 200
     # And they have it all, in order
-    assert [each for name, run in heard if name == "a" for each in run] == messages
-    assert [each for name, run in heard if name == "b" for each in run] == messages[:100]
+    assert [message for name, run in heard if name == "a" for message in run] == messages
+    assert [message for name, run in heard if name == "b" for message in run] == messages[:100]
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[None]:

@@ -95,10 +95,10 @@ def test_those_who_wait_read_on_as_room_comes_the_smallest_first() -> None:
     budget.hold(other, 4 * MIB)
     budget.hold(large, 4 * MIB)
     budget.hold(small, 2 * MIB)
-    assert [each.reading for each in (first, other, large, small)] == [True, True, False, False]
+    assert [peer.reading for peer in (first, other, large, small)] == [True, True, False, False]
     assert len(told) == 1
     budget.hold(other, 0)
-    assert [each.reading for each in (first, large, small)] == [True, False, True]
+    assert [peer.reading for peer in (first, large, small)] == [True, False, True]
     budget.hold(first, 0)
     assert large.reading
 
@@ -106,17 +106,17 @@ def test_those_who_wait_read_on_as_room_comes_the_smallest_first() -> None:
 def test_those_whose_receiver_has_paused_them_keep_their_room_and_others_go_on_before_them() -> None:
     budget = Unfinished(10 * MIB, short=lambda _: None)
     aside, other, honest = Reader(), Reader(), Reader()
-    for each in (aside, other):
-        budget.hold(each, 5 * MIB)
-        budget.set_aside(each)
+    for peer in (aside, other):
+        budget.hold(peer, 5 * MIB)
+        budget.set_aside(peer)
     budget.hold(honest, 6 * MIB)  # as if it had begun first
     assert honest.reading
     assert budget.bytes == 16 * MIB
     assert not budget.may_read(other)
     budget.hold(honest, 0)
     assert other.reading
-    for each in (other, aside):
-        budget.hold(each, 0)
+    for peer in (other, aside):
+        budget.hold(peer, 0)
     assert (budget.bytes, budget.waiting) == (0, 0)
 
 
@@ -126,20 +126,20 @@ def test_while_the_budget_is_closed_nobody_reads_on_and_the_first_neither() -> N
     budget.close()
     budget.hold(first, MIB)
     budget.hold(other, MIB)
-    assert [each.reading for each in (first, other)] == [False, False]
+    assert [peer.reading for peer in (first, other)] == [False, False]
     budget.open()
-    assert [each.reading for each in (first, other)] == [True, True]
+    assert [peer.reading for peer in (first, other)] == [True, True]
 
 
 def test_many_who_wait_cost_little() -> None:
     budget = Unfinished(MIB, short=lambda _: None)
     first, crowd = Reader(), [Reader() for _ in range(20_000)]
     budget.hold(first, MIB)
-    for each in crowd:
-        budget.hold(each, SMALL)
+    for peer in crowd:
+        budget.hold(peer, SMALL)
     assert budget.waiting > 19_900
-    for each in crowd:
-        budget.hold(each, 0)
+    for peer in crowd:
+        budget.hold(peer, 0)
     assert budget.waiting == 0
 
 
@@ -200,8 +200,8 @@ def test_twenty_unfinished_messages_of_many_megabytes_take_no_more_than_the_budg
         honest.sendall(header(size) + bytes(size))
         eventually(lambda wanted=size: recorder.messages and len(recorder.messages[-1][0]) == wanted)
     assert len(notices.of("short")) >= 1
-    for each in crowd:
-        each.close()
+    for peer in crowd:
+        peer.close()
     door.stop()
     eventually(lambda: board.unfinished.bytes == 0)
     assert board.unfinished.waiting == 0
@@ -237,7 +237,7 @@ def test_one_that_stops_within_its_message_is_cut_when_others_wait_for_its_memor
     stalled = [begin(door.address, 10 * MIB, 6 * MIB) for _ in range(2)]
     eventually(lambda: board.unfinished.bytes >= 8 * MIB)
     begin(door.address, 5 * MIB, 5 * MIB)
-    assert any(ended(each) for each in stalled)
+    assert any(ended(peer) for peer in stalled)
     assert "it sent no more of a message" in notices.of("connections_cut")[0]
     eventually(lambda: [len(message[0]) for message in recorder.messages] == [5 * MIB])
     assert len(notices.of("connections_cut")) <= 2
@@ -307,8 +307,8 @@ def test_nine_bytes_that_name_a_mebibyte_take_none(streamer: tuple[subprocess.Po
     crowd = [say(end, header(MIB)) for _ in range(500)]
     assert served(end)
     assert resident(process) - before < 60 * MIB  # once it was 500
-    for each in crowd:
-        each.close()
+    for peer in crowd:
+        peer.close()
 
 
 def test_twenty_of_forty_mebibytes_take_the_budget_at_most(streamer: tuple[subprocess.Popen, str]) -> None:
@@ -323,5 +323,5 @@ def test_twenty_of_forty_mebibytes_take_the_budget_at_most(streamer: tuple[subpr
         now = resident(process) - before
         still, most = (still + 1, most) if now <= most else (0, now)
     assert 40 * MIB < most < 250 * MIB  # once it was 800
-    for each in crowd:
-        each.close()
+    for peer in crowd:
+        peer.close()

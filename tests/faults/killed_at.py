@@ -359,25 +359,29 @@ class Lane:
 
     def _queues(self) -> list[str]:
         names = self.documents.list_collection_names(filter={"name": {"$regex": "^queue\\."}})
-        return [each.removeprefix("queue.") for each in names]
+        return [name.removeprefix("queue.") for name in names]
 
     def _unfinished(self) -> list[Any]:
         return [
-            (queue, each["_id"], each["state"])
+            (queue, document["_id"], document["state"])
             for queue in self._queues()
-            for each in self.documents[f"queue.{queue}"].find(UNFINISHED, {"state": 1})
+            for document in self.documents[f"queue.{queue}"].find(UNFINISHED, {"state": 1})
         ]
 
     def left_over(self, alive: set[int]) -> list[str]:
         """Return what dead brokers have left: leases, permits, tasks, queues that were put aside."""
-        live = {each["_id"]: each["name"] for each in self.documents["owners"].find({"state": "live"})}
+        live = {
+            document["_id"]: document["name"] for document in self.documents["owners"].find({"state": "live"})
+        }
         here = {owner for owner, name in live.items() if int(name.rpartition(":")[2]) in alive}
-        permits = {owner for each in self.documents["limits"].find() for owner in each.get("running", {})}
+        permits = {
+            owner for document in self.documents["limits"].find() for owner in document.get("running", {})
+        }
         return [
-            *(f"lease {each}" for each in live.keys() - here),
-            *(f"permits {each}" for each in permits - here),
-            *(f"removal of {each['_id']}" for each in self.documents["queues"].find(_BEING_REMOVED)),
-            *(f"task {each['_id']}" for each in self.documents["tasks"].find({"state": "running"})),
+            *(f"lease {owner}" for owner in live.keys() - here),
+            *(f"permits {owner}" for owner in permits - here),
+            *(f"removal of {document['_id']}" for document in self.documents["queues"].find(_BEING_REMOVED)),
+            *(f"task {document['_id']}" for document in self.documents["tasks"].find({"state": "running"})),
             *self.documents.list_collection_names(filter={"name": {"$regex": "^removed[.]"}}),
         ]
 
@@ -390,8 +394,8 @@ class Lane:
         charged = {job for job, attempt in self.attempts.items() if attempt > 1} - hand.book.rolled_back
         assert not charged, f"jobs whose attempt was counted: {charged}"
         for group, jobs in hand.groups.items():
-            came = [each for each in self.order if each in jobs]
-            assert came == [each for each in jobs if each in came], f"group {group}: {came}"
+            came = [done for done in self.order if done in jobs]
+            assert came == [known for known in jobs if known in came], f"group {group}: {came}"
         for check in hand.book.checks:
             check()
 
@@ -401,8 +405,8 @@ class Lane:
         for queue, job in self.worked.elements():
             ends[job].append(f"worked {queue}")
         for queue in self._queues():
-            for each in self.documents[f"queue.{queue}"].find({"state": "dead"}, {"_id": 1}):
-                ends[each["_id"]].append(f"dead {queue}")
+            for document in self.documents[f"queue.{queue}"].find({"state": "dead"}, {"_id": 1}):
+                ends[document["_id"]].append(f"dead {queue}")
         return ends
 
     def _clean(self) -> None:

@@ -34,8 +34,10 @@ class Load:
         self._lock = threading.Lock()
         self._enough, self._over = threading.Event(), threading.Event()
         endpoints = [broker.doors["smq"] for broker in brokers]
-        self._producers = [self._thread(self._produce, each, number) for number, each in enumerate(endpoints)]
-        self._workers = [self._thread(self._work, each) for each in endpoints]
+        self._producers = [
+            self._thread(self._produce, endpoint, number) for number, endpoint in enumerate(endpoints)
+        ]
+        self._workers = [self._thread(self._work, endpoint) for endpoint in endpoints]
 
     def go_on(self, jobs: int = 300, timeout: float = 90.0) -> None:
         """Wait until ``count`` more jobs are confirmed, and committed."""
@@ -50,8 +52,8 @@ class Load:
     def finish(self, stored: Collection[dict[str, Any]], timeout: float = 120.0) -> None:
         """Push no more, wait until all is done, and look into the books."""
         self._enough.set()
-        for each in self._producers:
-            each.join(timeout)
+        for producer in self._producers:
+            producer.join(timeout)
         wait_until(lambda: self.errors or not stored.count_documents({}), timeout, "the end of all jobs")
         self._end()
         assert self.errors == []
@@ -59,8 +61,8 @@ class Load:
         assert self.again == [], "run again after an acknowledged commit"
 
     def __enter__(self) -> Self:
-        for each in (*self._producers, *self._workers):
-            each.start()
+        for producer in (*self._producers, *self._workers):
+            producer.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -69,8 +71,8 @@ class Load:
     def _end(self) -> None:
         self._enough.set()
         self._over.set()
-        for each in (*self._producers, *self._workers):
-            each.join(60)
+        for producer in (*self._producers, *self._workers):
+            producer.join(60)
 
     def _thread(self, target: Any, *arguments: Any) -> threading.Thread:
         return threading.Thread(target=self._noting_errors, args=(target, *arguments), daemon=True)
@@ -85,7 +87,7 @@ class Load:
         with Producer(endpoint=endpoint) as producer:
             pushed = 0
             while not self._enough.is_set():
-                names = [f"{number}-{pushed + each}" for each in range(_AT_ONCE)]
+                names = [f"{number}-{pushed + place}" for place in range(_AT_ONCE)]
                 for receipt in [producer.push(self._queue, b"payload", id=name) for name in names]:
                     receipt.wait(90)
                     self.confirmed.add(receipt.id)
@@ -104,6 +106,6 @@ class Load:
             self.again += [job.id for job in jobs if job.id in self.committed]
             self.handled.update(job.id for job in jobs)
         verdicts = [[job.receipt, wire.COMMIT, None, None] for job in jobs]
-        problems = {each[0] for each in client.answer(client.send(wire.SETTLE, verdicts), 120)}
+        problems = {verdict[0] for verdict in client.answer(client.send(wire.SETTLE, verdicts), 120)}
         with self._lock:
             self.committed.update(job.id for at, job in enumerate(jobs) if at not in problems)

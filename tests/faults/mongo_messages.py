@@ -38,7 +38,10 @@ class Command:
     def statements(self) -> list[dict[str, Any]]:
         """The documents of an insert, the ``{q, u}`` of an update, the ``{q}`` of a delete."""
         inside = self.body.get(_STATEMENTS.get(self.name, ""), [])
-        return [*inside, *(each for sequence in self._sequences for each in bson.decode_all(sequence))]
+        return [
+            *inside,
+            *(document for sequence in self._sequences for document in bson.decode_all(sequence)),
+        ]
 
     @property
     def session(self) -> bytes | None:

@@ -181,13 +181,13 @@ class Fault(Generic[Kind]):
         """
         wait_until(lambda: len(self.met) >= count, timeout, f"a chosen statement, {count} times")
         met = self.met[:count]
-        for each in met:
-            if isinstance(each, Held):
-                assert each.applied.wait(timeout), f"MongoDB has not applied {each.command}"
-            if isinstance(each, Watched):
-                assert each.done.wait(timeout), f"the function has not ended at {each.command}"
-                if each.error:
-                    raise each.error
+        for future in met:
+            if isinstance(future, Held):
+                assert future.applied.wait(timeout), f"MongoDB has not applied {future.command}"
+            if isinstance(future, Watched):
+                assert future.done.wait(timeout), f"the function has not ended at {future.command}"
+                if future.error:
+                    raise future.error
         return met
 
     def stop(self) -> None:
@@ -197,14 +197,14 @@ class Fault(Generic[Kind]):
     def release(self) -> None:
         """Choose no more, and let go of all that waits."""
         self.stop()
-        for each in list(self.met):
-            each.release()
+        for met in list(self.met):
+            met.release()
 
     def cut(self) -> None:
         """Choose no more, and cut the connections of all that were chosen."""
         self.stop()
-        for each in list(self.met):
-            each.cut()
+        for met in list(self.met):
+            met.cut()
 
 
 class CuttingProxy:
@@ -226,20 +226,20 @@ class CuttingProxy:
     @property
     def cuts(self) -> list[Command]:
         """The commands whose replies were swallowed by :meth:`cut`."""
-        return [each.command for fault in self._cutting for each in fault.met]
+        return [message.command for fault in self._cutting for message in fault.met]
 
     @property
     def held(self) -> list[Held]:
         """The commands whose replies are, or were, held."""
-        return [each for fault in self._faults for each in fault.met if isinstance(each, Held)]
+        return [message for fault in self._faults for message in fault.met if isinstance(message, Held)]
 
     def cut(self, chosen: Chosen, times: int = 1) -> Fault[Lost]:
         """Swallow the replies to the next ``times`` commands, and cut their connections.
 
         The former order is forgotten.
         """
-        for each in self._cutting:
-            each.stop()
+        for cutting in self._cutting:
+            cutting.stop()
         fault = self._add(Fault(Lost, chosen, times))
         self._cutting.append(fault)
         return fault
@@ -333,7 +333,7 @@ class CuttingProxy:
             _cut(client)
             return
         splice = _Splice(client, server, self)
-        self._splices = [each for each in self._splices if not each.ended.is_set()] + [splice]
+        self._splices = [other for other in self._splices if not other.ended.is_set()] + [splice]
         splice.start()
         if not self._connected:  # cut off in between
             splice.cut()
@@ -345,7 +345,7 @@ class CuttingProxy:
             return []
         command = Command(message)
         met = [fault.meet(command, splice) for fault in faults]
-        return [each for each in met if each is not None]
+        return [fault for fault in met if fault is not None]
 
 
 class _Splice:
@@ -379,7 +379,7 @@ class _Splice:
             _, number, _, operation = header(message)
             met = self._proxy.meet(message, self) if operation == OP_MSG else []
             self._met[number] = met
-            if all(each.request(message) for each in met):
+            if all(fault.request(message) for fault in met):
                 self._proxy.flowing.wait()
                 self._server.sendall(message)
 
@@ -387,7 +387,7 @@ class _Splice:
         while True:
             message = read_message(self._server)
             met = self._met.pop(header(message)[2], [])
-            if all(each.reply(message) for each in met):
+            if all(fault.reply(message) for fault in met):
                 self._proxy.flowing.wait()
                 self._client.sendall(message)
 
@@ -407,7 +407,7 @@ def connected_to(address: tuple[str, int | None], timeout: float | None = None) 
     return connection
 
 
-def _cut(each: socket.socket) -> None:
+def _cut(end: socket.socket) -> None:
     with suppress(OSError):
-        each.shutdown(socket.SHUT_RDWR)
-    each.close()
+        end.shutdown(socket.SHUT_RDWR)
+    end.close()

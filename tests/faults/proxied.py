@@ -104,7 +104,7 @@ class SharedQueue:
             Worker(self.name, handle, prefetch=prefetch, endpoint=broker.endpoint),
             Client(endpoint=broker.endpoint) as client,
         ):
-            wait_until(lambda: any(_works(each, self.name) for each in client.queues()), what="the worker")
+            wait_until(lambda: any(_works(queue, self.name) for queue in client.queues()), what="the worker")
             yield handled
 
     def stored(self) -> int:
@@ -211,7 +211,7 @@ class RawClient:
 
     def push_all(self, payloads: list[bytes]) -> int:
         """Send one push of many; returns its number, to wait for its answer."""
-        return self.send(wire.PUSH, self.queue, [[None, each, None] for each in payloads])
+        return self.send(wire.PUSH, self.queue, [[None, payload, None] for payload in payloads])
 
     def ready(self, credit: int) -> None:
         """Want work, also of a queue that its first push makes."""
@@ -264,7 +264,7 @@ class RawClient:
         if message.verb in (wire.OK, wire.ERROR):
             self._answers[message.number] = message
         elif message.verb == wire.DELIVER:
-            self._waiting += [Delivered(*each[:5]) for each in message.fields[1]]
+            self._waiting += [Delivered(*field[:5]) for field in message.fields[1]]
 
 
 def wait_quiet(count: Callable[[], int], seconds: float) -> None:
@@ -279,8 +279,8 @@ def wait_quiet(count: Callable[[], int], seconds: float) -> None:
 def made(command: Command) -> set[str]:
     """The states that the updates of a command set, in a pipeline or not."""
     found = set()
-    for each in command.statements:
-        update = each.get("u", {})
+    for statement in command.statements:
+        update = statement.get("u", {})
         for step in update if isinstance(update, list) else [update]:
             found.add(str(step.get("$set", {}).get("state", "")))
     return found - {""}

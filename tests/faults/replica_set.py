@@ -59,7 +59,9 @@ class ReplicaSet:
     def primary(self, timeout: float = 60.0) -> int:
         """The port of the node that takes writes, once there is one."""
         port: int = wait_until(
-            lambda: next((each for each in self._processes if self._says(each, "isWritablePrimary")), None),
+            lambda: next(
+                (process for process in self._processes if self._says(process, "isWritablePrimary")), None
+            ),
             timeout,
             "a primary",
         )
@@ -94,7 +96,7 @@ class ReplicaSet:
         options += ["--logpath", folder / "mongod.log", "--logappend"]
         for parameter in ("enableTestCommands=1", "diagnosticDataCollectionEnabled=false"):
             options += ["--setParameter", parameter]
-        command = [*self.prefix(port), *(str(each) for each in (mongod.find_mongod(), *options))]
+        command = [*self.prefix(port), *(str(option) for option in (mongod.find_mongod(), *options))]
         self._processes[port] = mongod.launch(command, folder / "out.log")
 
     def fail(self, port: int, name: str, mode: Any, data: Any = None) -> None:

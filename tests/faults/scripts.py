@@ -154,8 +154,8 @@ def with_children(hand: Hand) -> None:
     parent = hand.name("p")
     children = [f"{parent}.{n}" for n in (1, 2, 3)]
     hand.push("parents", "p")
-    for each in children:
-        hand.book.perhaps(each, ENDED, "worked pages", "worked kept")
+    for child in children:
+        hand.book.perhaps(child, ENDED, "worked pages", "worked kept")
     hand.book.perhaps(parent, ENDED)
 
     def fan(_job: Any) -> FanOut:
@@ -166,8 +166,8 @@ def with_children(hand: Hand) -> None:
         until(lambda: _state(hand, "parents", parent) == "waiting" or hand.broker.dead, what="children")
     _check_alive(hand)
     hand.book.surely(parent, ENDED)
-    for each in children:
-        hand.book.surely(each, "worked pages", "worked kept")
+    for child in children:
+        hand.book.surely(child, "worked pages", "worked kept")
     hand.commit(*hand.take("pages", 2))
     hand.commit(*hand.take("kept"), result=b"kept")
 
@@ -177,17 +177,17 @@ def joining(hand: Hand) -> None:
     parent, children = hand.name("p"), [f"{hand.name('p')}.{n}" for n in (1, 2)]
     hand.push("kept", "p")
     hand.book.perhaps(parent, ENDED)
-    for each in children:
-        hand.book.perhaps(each, ENDED, "worked pages")
+    for child in children:
+        hand.book.perhaps(child, ENDED, "worked pages")
 
     def join(job: Any) -> Any:
         if job.children is None:
             return FanOut(Forward("pages", b"1"), Forward("pages", b"2"), join=True)
-        return b"".join(each.result for each in job.children)
+        return b"".join(child.result for child in job.children)
 
     def noted() -> None:
         found = hand.jobs("kept").find_one({"_id": parent}) or {}
-        ids = [each["id"] for each in found.get("joined", ())]
+        ids = [row["id"] for row in found.get("joined", ())]
         assert sorted(ids) == (children if "children" in found else []), found
 
     hand.book.checks.append(noted)
@@ -195,8 +195,8 @@ def joining(hand: Hand) -> None:
         _until(hand, "kept", parent, "waiting")
         _check_alive(hand)
         hand.book.surely(parent, ENDED, "worked kept")
-        for each in children:
-            hand.book.surely(each, "worked pages")
+        for child in children:
+            hand.book.surely(child, "worked pages")
         for job in hand.take("pages", 2):
             hand.commit(job, result=job.id.encode())
         _until(hand, "kept", parent, "done")
@@ -264,7 +264,7 @@ def _fan_out_two(hand: Hand, name: str) -> None:
 
 
 def _fail_child(hand: Hand, parent: str, child: str) -> None:
-    job = next(each for each in hand.take("pages", 3) if each.id == child)
+    job = next(found for found in hand.take("pages", 3) if found.id == child)
     with hand.fate([child], "dead pages"):
         job.reject("no")
     hand.book.surely(parent, "dead parents")
@@ -306,7 +306,7 @@ def ordering(hand: Hand) -> None:
         hand.client.jobs.cancel("mail", hand.name("cancelled"))
     hand.client.jobs.change("mail", hand.name("changed"), priority=9)
     hand.client.jobs.promote("mail", hand.name("delayed"))
-    three = [hand.name(each) for each in ("changed", "purged", "delayed")]
+    three = [hand.name(name) for name in ("changed", "purged", "delayed")]
     with hand.fate(three, ENDED):
         hand.client.queues.purge("mail").result()
 
@@ -365,7 +365,7 @@ def auditing(hand: Hand) -> None:
 
     def each_is_recorded() -> None:
         with Client(endpoint=hand.lane.b.doors["smq"]) as client:
-            recorded = [each["action"] for each in client.audit(name=queue)[0]]
+            recorded = [entry["action"] for entry in client.audit(name=queue)[0]]
         assert set(answered) <= set(recorded), (answered, recorded)
 
     hand.book.checks.append(each_is_recorded)
@@ -417,15 +417,15 @@ def strange_before(hand: Hand) -> None:
             {"_id": hand.name("ownerless"), "state": "reserved", **common, "seq": Int64(2)},
         ]
     )
-    for each in ("no-seq", "ownerless"):
-        hand.book.perhaps(hand.name(each), "dead strange")
+    for name in ("no-seq", "ownerless"):
+        hand.book.perhaps(hand.name(name), "dead strange")
 
 
 def strange(hand: Hand) -> None:
     hand.push("strange", "a")
     hand.take("strange")
-    for each in ("no-seq", "ownerless"):
-        _until(hand, "strange", hand.name(each), "dead")
+    for name in ("no-seq", "ownerless"):
+        _until(hand, "strange", hand.name(name), "dead")
 
 
 def orphans_before(hand: Hand) -> None:
@@ -573,7 +573,7 @@ def _push_quietly(hand: Hand, queue: str, job: str, group: str) -> None:
 
 def odd_indexes_before(hand: Hand) -> None:
     """What keeps the indexes of a queue from being made as they should be, and indexes that nobody needs."""
-    odd, tenants, mail = (hand.jobs(each) for each in ("odd", "tenants", "mail"))
+    odd, tenants, mail = (hand.jobs(name) for name in ("odd", "tenants", "mail"))
     for queue in ("odd", "tenants"):
         hand.jobs(queue).drop()
     odd.insert_many(
@@ -584,12 +584,12 @@ def odd_indexes_before(hand: Hand) -> None:
         ]
     )
     odd.create_index([("state", 1), ("owner", 1), ("seq", 1)], name="reserved")
-    for each in ("odd1", "odd2", "odd3"):
-        hand.book.perhaps(hand.name(each), "worked odd")
+    for name in ("odd1", "odd2", "odd3"):
+        hand.book.perhaps(hand.name(name), "worked odd")
     slot = {"tenant": "t", "n": 1}
-    tenants.insert_many([_document(hand.name(each), slot=slot, tenant="t") for each in ("t1", "t2")])
-    for each in ("t1", "t2"):
-        hand.book.perhaps(hand.name(each), "worked tenants")
+    tenants.insert_many([_document(hand.name(name), slot=slot, tenant="t") for name in ("t1", "t2")])
+    for name in ("t1", "t2"):
+        hand.book.perhaps(hand.name(name), "worked tenants")
     for index in (FairOrder.index, SLOTS):
         mail.create_indexes([index])
 
@@ -609,9 +609,9 @@ def left_over_before(hand: Hand) -> None:
     """A task of a dead broker; a queue put aside by one; an empty collection that one did not put to use."""
     now = datetime.now(UTC)
     many = [f"m{number}" for number in range(600)]
-    hand.jobs("mail").insert_many([_document(hand.name(each)) for each in many])
-    for each in many:
-        hand.book.perhaps(hand.name(each), ENDED, "worked mail")
+    hand.jobs("mail").insert_many([_document(hand.name(job)) for job in many])
+    for job in many:
+        hand.book.perhaps(hand.name(job), ENDED, "worked mail")
     task = {"kind": "purge", "queue": "mail", "order": {"state": "ready"}, "now": time.time() + 60}
     task |= {"state": "running", "done": 0, "total": 600, "owner": "gone", "broker": "gone"}
     hand.documents["tasks"].insert_one(
@@ -627,7 +627,7 @@ def left_over(hand: Hand) -> None:
     until(lambda: _empty(hand) not in names() or hand.broker.dead, what="the removal of what is left")
     tasks = hand.documents["tasks"]
     until(lambda: not tasks.count_documents({"state": "running"}) or hand.broker.dead, what="the task")
-    (mine,) = [each["_id"] for each in hand.documents["owners"].find({"state": "live"})]
+    (mine,) = [document["_id"] for document in hand.documents["owners"].find({"state": "live"})]
     task = {"kind": "purge", "queue": "mail", "order": {"state": "dead"}, "now": time.time(), "total": 1}
     now = datetime.now(UTC)
     task |= {"started_at": now, "changed_at": now, "done": 0, "state": "running", "owner": mine}
@@ -702,7 +702,7 @@ def publishing(hand: Hand) -> None:
 
     def each_once() -> None:
         with Reader(stream, endpoint=hand.lane.b.doors["smq"]) as reader:
-            found = [(each.sequence, each.payload.decode()) for each in reader]
+            found = [(message.sequence, message.payload.decode()) for message in reader]
         assert sorted(payload for _, payload in found) == topics, found
         assert [number for number, _ in found] == list(range(1, len(topics) + 1))
         assert all((number, topic) in found for topic, number in seen.items()), (found, seen)
@@ -730,7 +730,7 @@ def subscribing(hand: Hand) -> None:
 
     def at(endpoint: str) -> Subscription:
         def handler(batch: Any) -> None:
-            came.extend((batch.fence, each.sequence) for each in batch)
+            came.extend((batch.fence, message.sequence) for message in batch)
 
         return Subscription(stream, name, handler, batch=2, follow=False, endpoint=endpoint)
 
@@ -784,7 +784,7 @@ def trimming(hand: Hand) -> None:
 
     def the_rest_is_there() -> None:
         with Reader(stream, on_gap=lambda _gap: None, endpoint=hand.lane.b.doors["smq"]) as reader:
-            assert [each.sequence for each in reader] == [4, 5, 6]
+            assert [message.sequence for message in reader] == [4, 5, 6]
 
     hand.book.checks.append(the_rest_is_there)
     hand.client.streams.trim(stream, 4)
@@ -811,7 +811,7 @@ def _is_empty_and_goes_on(hand: Hand, stream: str) -> None:
     with Publisher(endpoint=endpoint) as publisher:
         assert publisher.publish(stream, "t", b"next").wait(60) == 5
     with Reader(stream, on_gap=lambda _gap: None, endpoint=endpoint) as reader:
-        assert [each.payload for each in reader] == [b"next"]
+        assert [job.payload for job in reader] == [b"next"]
 
 
 def routing(hand: Hand) -> None:
@@ -904,11 +904,11 @@ def packing(hand: Hand) -> None:
     with hand.fate([jobs[4].id], "dead packed"):
         jobs[4].reject("never")
     hand.commit(*jobs[5:])
-    ready = [jobs[3].id, *(each for each in hand.book.fates if int(each[-8:], 16) >= 100)]
+    ready = [jobs[3].id, *(fate for fate in hand.book.fates if int(fate[-8:], 16) >= 100)]
     with hand.fate([ready[1]], ENDED):
         hand.client.jobs.cancel("packed", ready[1])
-    for each in ready:
-        hand.book.perhaps(each, ENDED)
+    for ready_job in ready:
+        hand.book.perhaps(ready_job, ENDED)
     hand.client.queues.purge("packed").result()
 
 

@@ -43,9 +43,9 @@ class Rig:
     def push(self) -> list[str]:
         with Producer(endpoint=self.endpoint) as producer:
             receipts = [producer.push(self.queue, b"x", id=f"{self.queue}-{n:02}") for n in range(COUNT)]
-            for each in receipts:
-                each.wait(SECONDS)
-        return [each.id for each in receipts]
+            for receipt in receipts:
+                receipt.wait(SECONDS)
+        return [receipt.id for receipt in receipts]
 
     def note(self, job: Job) -> None:
         self.worked[job.id] += 1
@@ -54,7 +54,7 @@ class Rig:
         """Wait until all these were worked on, once, and nothing is left in these queues."""
 
         def left(client: Client) -> int:
-            rows = [client.queue(each) for each in queues]
+            rows = [client.queue(queue) for queue in queues]
             return sum(int(row[state]) for row in rows for state in ("ready", "waiting", "reserved", "dead"))
 
         wait_until(lambda: self.worked.keys() >= set(ids), SECONDS, "the work on all jobs")
@@ -100,7 +100,7 @@ def test_children_end(rig: Rig, code: int) -> None:
         wait_until(lambda: client.queues.get(rig.queue).waiting == COUNT, SECONDS, "all parents")
     rig.break_off("delete", rig.then, code)
     with working(rig, rig.then, rig.note):
-        rig.ended([f"{each}.1" for each in ids], rig.queue, rig.then)
+        rig.ended([f"{job_id}.1" for job_id in ids], rig.queue, rig.then)
 
 
 def test_jobs_fan_out(rig: Rig) -> None:
@@ -110,7 +110,7 @@ def test_jobs_fan_out(rig: Rig) -> None:
         working(rig, rig.queue, lambda _job: FanOut(Forward(rig.then))),
         working(rig, rig.then, rig.note),
     ):
-        rig.ended([f"{each}.1" for each in ids], rig.queue, rig.then)
+        rig.ended([f"{job_id}.1" for job_id in ids], rig.queue, rig.then)
 
 
 def test_jobs_go_on(rig: Rig) -> None:
@@ -140,9 +140,9 @@ def test_messages_are_routed(rig: Rig) -> None:
     rig.break_off("insert", "invoices", CODES[0])
     with Publisher(endpoint=rig.endpoint) as publisher:
         published = [publisher.publish("orders", "paid", b"x") for _ in range(COUNT)]
-        numbers = [each.wait(SECONDS) for each in published]
+        numbers = [receipt.wait(SECONDS) for receipt in published]
     with working(rig, "invoices", rig.note):
-        rig.ended([f"orders-{each}" for each in numbers], "invoices")
+        rig.ended([f"orders-{number}" for number in numbers], "invoices")
 
 
 def test_children_are_purged(rig: Rig) -> None:

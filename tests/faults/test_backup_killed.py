@@ -84,7 +84,9 @@ def parts(folder: Path) -> list[Path]:
 
 def require_whole(file: Path, jobs: int = MANY) -> None:
     with ArchiveReader(file) as reader:
-        assert sum(each.documents for each in reader.check()) == jobs + 1  # and the number of the schema
+        assert (
+            sum(problem.documents for problem in reader.check()) == jobs + 1
+        )  # and the number of the schema
 
 
 @pytest.mark.parametrize("size", [0, 5_000_000])
@@ -94,7 +96,7 @@ def test_a_backup_that_is_killed_leaves_a_part_which_the_next_one_removes(
     out = tmp_path / "out"
     backup = started("backup", *options, "--database", SOURCE, "--out", out)
     wait_until(
-        lambda: backup.poll() is not None or any(each.stat().st_size >= size for each in parts(out)),
+        lambda: backup.poll() is not None or any(part.stat().st_size >= size for part in parts(out)),
         what="a part",
     )
     kill(backup)
@@ -118,7 +120,7 @@ def test_a_backup_begins_again_when_its_primary_is_killed(
     primary = replica_set.primary()
     out = tmp_path / "out"
     backup = started("backup", *options, "--database", LARGE, "--out", out)
-    wait_until(lambda: any(each.stat().st_size > 1_000_000 for each in parts(out)), what="a part")
+    wait_until(lambda: any(part.stat().st_size > 1_000_000 for part in parts(out)), what="a part")
     replica_set.kill(primary)
     said = ended(backup)
     replica_set.launch(primary)
@@ -140,7 +142,7 @@ def test_a_step_down_does_not_disturb_a_backup(
 ) -> None:
     out = tmp_path / "out"
     backup = started("backup", *options, "--database", SOURCE, "--out", out)
-    wait_until(lambda: any(each.stat().st_size > 1_000_000 for each in parts(out)), what="a part")
+    wait_until(lambda: any(part.stat().st_size > 1_000_000 for part in parts(out)), what="a part")
     mongo.admin.command({"replSetStepDown": 10, "force": True})
     ended(backup)
     [file] = out.iterdir()
@@ -252,5 +254,5 @@ def test_a_job_that_goes_on_to_another_queue_is_in_one_of_them(
     # Then
     for number in range(3):
         [file] = (tmp_path / str(number)).iterdir()
-        ids = [each["_id"] for name in ("queue.a", "queue.b") for each in documents_of(file, name)]
+        ids = [document["_id"] for name in ("queue.a", "queue.b") for document in documents_of(file, name)]
         assert len(ids) == len(set(ids)) == pushed + 1

@@ -194,8 +194,8 @@ def test_two_thousand_idle_connections_cost_nobody_the_service(broker: BrokerUnd
             assert broker.serves()
         broker.admin.ping()
     finally:
-        for each in crowd:
-            each.close()
+        for peer in crowd:
+            peer.close()
     assert broker.is_running
 
 
@@ -216,8 +216,8 @@ def test_at_its_limit_of_connections_the_broker_turns_others_away(mongo_uri: str
         assert broker.serves()
         assert _files(broker) < 240
 
-        for each in crowd:
-            each.close()
+        for peer in crowd:
+            peer.close()
         newcomer = broker.socket(zmq.REQ, address)
         newcomer.send_multipart([b"", b'{"reply": "accepted"}', b"work"])
         assert receive(newcomer)
@@ -304,9 +304,9 @@ def test_two_thousand_who_never_greet_are_all_cut_and_logged_in_a_few_lines(mong
     with serving(mongo_uri, [*spare(pop=1, ack=1, ask=1), FORWARDER]) as broker:
         crowd = [dial(broker.doors[DOORS[number % len(DOORS)]]) for number in range(2000)]
         memory = _memory(broker)
-        for each in crowd:
-            assert hung_up(each)
-            each.close()
+        for peer in crowd:
+            assert hung_up(peer)
+            peer.close()
         wait_until(lambda: broker.counter("connections_cut") == 2000)
 
         assert lines(broker, "connections_cut") < len(crowd) / 10

@@ -106,8 +106,8 @@ def test_answers_that_nobody_reads_take_bounded_memory_and_others_are_answered(
         threading.Thread(target=_read_nothing, args=(web, over, f"{V1}/queues/large/jobs/job"))
         for _ in range(MOST_CONNECTIONS)
     ]
-    for each in crowd:
-        each.start()
+    for peer in crowd:
+        peer.start()
     try:
         # When others ask meanwhile
         cut = broker.counter("http_connections_cut")
@@ -119,8 +119,8 @@ def test_answers_that_nobody_reads_take_bounded_memory_and_others_are_answered(
             assert process(broker).memory_info().rss < MOST_MEMORY
     finally:
         over.set()
-        for each in crowd:
-            each.join()
+        for thread in crowd:
+            thread.join()
 
 
 def _read_nothing(web: Web, over: threading.Event, path: str) -> None:
@@ -222,7 +222,7 @@ QUERIES = [
     "queue=" + "a," * 2000, "sort=%00", "offset=" + "9" * 30, "contains=%ff%00", "only=%00", "reverse=odd",
 ]  # fmt: skip
 PATHS = [
-    "/", "/metrics", "/dashboard/%00", "/openapi.json", *[f"{V1}/{each}" for each in (
+    "/", "/metrics", "/dashboard/%00", "/openapi.json", *[f"{V1}/{name}" for name in (
         "overview", "queues", "queues/small", "queues/%00", "queues/a%2f..", "queues/small/jobs",
         "queues/small/jobs?state=dead", "queues/small/jobs?state=done", "queues/small/jobs?state=waiting",
         "queues/small/jobs?state=scheduled", "queues/small/jobs?state=reserved",

@@ -241,7 +241,7 @@ def test_bad_jobs_of_the_library_are_refused_by_position_and_their_neighbours_st
 
     (problems,) = answer.fields
     assert [at for at, _, _ in problems] == list(range(1, 1 + len(BAD_ENTRIES)))
-    assert {each for _, each, _ in problems} == {"BAD_HEADERS", "BAD_FRAMES"}
+    assert {problem for _, problem, _ in problems} == {"BAD_HEADERS", "BAD_FRAMES"}
     assert [job.id for job in broker.admin.jobs.list("neighbours")] == ["good 1", "good 2"]
     assert broker.counter("unreadable") == before + len(BAD_ENTRIES)
 
@@ -330,7 +330,7 @@ def test_over_long_jobs_of_the_library_are_refused_by_position(broker: BrokerUnd
 
     (problems,) = broker.smq().ask(b"PUSH", "sizes", entries).fields
 
-    assert [(at, each) for at, each, _ in problems] == [(1, "TOO_LARGE")]
+    assert [(at, problem) for at, problem, _ in problems] == [(1, "TOO_LARGE")]
     assert len(broker.admin.jobs.list("sizes")) == 2
 
 

@@ -87,7 +87,11 @@ CASES: dict[str, Case] = {
 }
 #: Texts and maps that are a value there: a name, a back-off as the queue has it.
 TEXTS: dict[str, list[Any]] = {
-    **{f"PUSH {name}": ["5"] for name, each in OPTIONS.items() if each.rule.expected.startswith("a string")},
+    **{
+        f"PUSH {name}": ["5"]
+        for name, option in OPTIONS.items()
+        if option.rule.expected.startswith("a string")
+    },
     "PUSH backoff": [{}],
 }
 
@@ -122,7 +126,7 @@ def test_a_number_of_smq_is_taken_or_refused_as_what_it_is(shared: BrokerUnderTe
         if not refusals:
             taken.append(number)
     texts = TEXTS.get(case, ())
-    assert [each for each in taken if _is_never(each) and each not in texts] == []
+    assert [job for job in taken if _is_never(job) and job not in texts] == []
     assert "Traceback" not in shared.process.log_text()
     shared.close_sockets()
 
@@ -134,14 +138,14 @@ def _refused(fields: list[Any]) -> list[Any]:
 
 
 def _is_never(number: Any) -> bool:
-    return any(number is each for each in NEVER)
+    return any(number is never for never in NEVER)
 
 
 @pytest.mark.parametrize(
     "name", [name for name in OPTIONS if name not in ("headers", "reply", "id", "dedupe_id")]
 )
 def test_a_number_in_json_headers_is_refused_by_name(shared: BrokerUnderTest, name: str) -> None:
-    door = next(each for each in shared.process.devices if each["queue"].startswith("ask"))["frontend"]
+    door = next(device for device in shared.process.devices if device["queue"].startswith("ask"))["frontend"]
     asker = shared.socket(zmq.REQ, door if isinstance(door, str) else door[0])
     for text in ("NaN", "Infinity", "-Infinity", "1e999", "true", "false", "-1e308", "9" * 400, "[]"):
         whole = f'{{"reply": "accepted", "{name}": {text}}}'

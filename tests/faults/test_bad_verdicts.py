@@ -76,7 +76,7 @@ def test_an_answer_that_cannot_be_read_rolls_back_with_that_reason(
     assert receive(worker) == [b"work"]  # delivered again
     worker.send_multipart(answer)
     letter = broker.dead_letter(doors.queue)
-    assert [each["attempt"] for each in letter["errors"]] == [1, 2]
+    assert [row["attempt"] for row in letter["errors"]] == [1, 2]
     assert letter["reason"].startswith("bad verdict: ")
     assert expected in letter["reason"]
     heard = receive(asker)
@@ -204,8 +204,8 @@ def test_receipts_that_nobody_has_are_counted_and_change_nothing(broker: BrokerU
     counted = broker.counter("late_verdicts")
     made_up = [b"", b"x", b"\0" * 10_000, receipt[:-1], receipt + b"0", receipt.upper() + b"-"]
 
-    for each in made_up:
-        commits.send_multipart([b"COMMIT", each])
+    for unknown in made_up:
+        commits.send_multipart([b"COMMIT", unknown])
     wait_until(lambda: broker.counter("late_verdicts") == counted + len(made_up))
 
     assert broker.counts(doors.queue)["reserved"] == 1
@@ -283,14 +283,14 @@ def test_verdicts_of_the_library_that_cannot_be_read_are_refused_by_position_and
 
     (problems,) = library.ask(wire.SETTLE, [first, *BAD_VERDICTS, last]).fields
 
-    assert [(at, each) for at, each, _ in problems] == [
+    assert [(at, problem) for at, problem, _ in problems] == [
         (at, "BAD_FRAMES") for at in range(1, 1 + len(BAD_VERDICTS))
     ]
     assert broker.counter("bad_verdicts") == counted + len(BAD_VERDICTS)
     assert not broker.counts("verdicts")
 
 
-@pytest.mark.parametrize("verdict", [each for each in BAD_VERDICTS if each and each[0] == b"receipt"])
+@pytest.mark.parametrize("verdict", [bad for bad in BAD_VERDICTS if bad and bad[0] == b"receipt"])
 def test_a_verdict_of_the_library_that_cannot_be_read_rolls_back_the_job_of_its_receipt(
     broker: BrokerUnderTest, verdict: list[Any]
 ) -> None:
@@ -302,7 +302,7 @@ def test_a_verdict_of_the_library_that_cannot_be_read_rolls_back_the_job_of_its_
 
     (problems,) = library.ask(wire.SETTLE, [[receipt, *verdict[1:]]]).fields
 
-    assert [(at, each) for at, each, _ in problems] == [(0, "BAD_FRAMES")]
+    assert [(at, problem) for at, problem, _ in problems] == [(0, "BAD_FRAMES")]
     wait_until(lambda: broker.counts("unread") == {"dead": 1})
     (shown,) = library.ask(wire.SHOW, "unread", job_id).fields
     assert "bad verdict: a verdict is [receipt" in str(shown)
@@ -325,7 +325,7 @@ def test_a_session_settles_no_deliveries_of_another(broker: BrokerUnderTest, que
 
     (problems,) = stranger.ask(wire.SETTLE, [verdict]).fields
 
-    assert [(at, each) for at, each, _ in problems] == [(0, "LEASE_LOST")]
+    assert [(at, problem) for at, problem, _ in problems] == [(0, "LEASE_LOST")]
     assert broker.counts("lent") == {"reserved": 1}
     assert library.ask(wire.SETTLE, [verdict]).fields == [[]]
     assert not broker.counts("lent")
@@ -366,7 +366,7 @@ def test_receipts_that_a_session_does_not_have_are_refused_by_position(
     extended = library.ask(wire.EXTEND, [b"x", b"y"], 5)
 
     for answer in (settled, extended):
-        assert [(at, each) for at, each, _ in answer.fields[0]] == [(0, "LEASE_LOST"), (1, "LEASE_LOST")]
+        assert [(at, field) for at, field, _ in answer.fields[0]] == [(0, "LEASE_LOST"), (1, "LEASE_LOST")]
 
 
 DEEP = msgpack.unpackb(b"\x91" * 400 + b"\x90")

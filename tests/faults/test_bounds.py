@@ -82,7 +82,9 @@ def test_rollbacks_that_hang_are_bounded_too(mongo_uri: str, verdict: str) -> No
             for number in range(20 * hwm):
                 producer.push(shared.name, b"%d" % number)
         while worker.offered(5.0):
-            worker.send(wire.SETTLE, [[each.receipt, verdict, b"why", 60.0] for each in worker.take_all()])
+            worker.send(
+                wire.SETTLE, [[delivery.receipt, verdict, b"why", 60.0] for delivery in worker.take_all()]
+            )
             assert len(worker.taken) <= 5 * hwm
             handed = shared.jobs.count_documents({"attempts": {"$gte": 1}})
             assert handed <= 5 * hwm, "jobs are handed out though none is given back"
@@ -137,8 +139,8 @@ def test_large_jobs_of_many_producers_at_once(mongo_uri: str) -> None:
                     producer.push(shared.name, payload)
 
         with growing_by(shared.a.process, MOST_GROWTH), ThreadPoolExecutor(40) as pool:
-            for each in [pool.submit(push_two) for _ in range(40)]:
-                each.result()
+            for future in [pool.submit(push_two) for _ in range(40)]:
+                future.result()
         assert shared.stored() == 80
 
 
@@ -158,8 +160,8 @@ def test_large_results_that_are_kept_slowly(mongo_uri: str, workers: int) -> Non
         for client in clients:
             client.ready(results // workers)
         with growing_by(shared.a.process, MOST_GROWTH):
-            for each in [pool.submit(finish_all, client, results // workers, gate) for client in clients]:
-                each.result()
+            for future in [pool.submit(finish_all, client, results // workers, gate) for client in clients]:
+                future.result()
         wait_until(lambda: shared.jobs.count_documents({"state": "done"}) == results, what="all results")
 
 

@@ -127,7 +127,7 @@ def push(broker: BrokerProcess, count: int, payload: bytes = b"") -> set[str]:
 
 def waiting_and_reserved(broker: BrokerProcess) -> tuple[int, int]:
     with Client(endpoint=broker.doors["smq"]) as client:
-        queue = next(each for each in client.queues() if each["name"] == "default")
+        queue = next(row for row in client.queues() if row["name"] == "default")
         return queue["ready"] + queue["scheduled"], queue["reserved"]
 
 

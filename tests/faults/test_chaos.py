@@ -120,12 +120,12 @@ def test_of_jobs_with_one_dedupe_id_at_two_brokers_one_is_stored(mongo_uri: str,
             threading.Thread(target=push, args=(broker.endpoint, random.sample(list(firsts), count)))
             for broker in shared.brokers * 2
         ]
-        for each in pushing:
-            each.start()
-        for each in pushing:
-            each.join(90)
-        assert {len(each) for each in firsts.values()} == {4}
-        assert {len(set(each)) for each in firsts.values()} == {1}, "two were first"
+        for thread in pushing:
+            thread.start()
+        for thread in pushing:
+            thread.join(90)
+        assert {len(first) for first in firsts.values()} == {4}
+        assert {len(set(first)) for first in firsts.values()} == {1}, "two were first"
         wait_until(lambda: len(at_a + at_b) == count, what="all jobs")
         wait_until(lambda: not shared.jobs.count_documents({"state": {"$ne": "done"}}), what="all commits")
         assert set((at_a + at_b).values()) == {1}
@@ -152,7 +152,7 @@ def test_no_pop_comes_twice_when_replies_are_lost_at_random(mongo_uri: str, seed
         popped: Counter[bytes] = Counter()
         for popper in poppers:
             popper.ask(wire.READY, shared.name, count, {"pop": True})
-        while popper_with_some := next((each for each in poppers if each.offered(3)), None):
+        while popper_with_some := next((other for other in poppers if other.offered(3)), None):
             popped.update(job.payload for job in popper_with_some.take_all())
         shared.wait_empty()
         assert set(popped.values()) == {1}

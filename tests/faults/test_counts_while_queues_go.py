@@ -38,15 +38,15 @@ def test_mongodb_outlives_questions_to_queues_that_are_removed(ask: Callable[...
             database[collection(name)].insert_many([{"state": "ready", "seq": seq} for seq in range(20)])
         began = mongo.admin.command("serverStatus")["pid"]
         asking = [threading.Thread(target=ask_again, args=(ask, database, over)) for _ in range(3)]
-        for each in asking:
-            each.start()
+        for thread in asking:
+            thread.start()
         try:
             for _ in range(REMOVALS):
                 remove_and_make(database, collection(QUEUES[-1]))
         finally:
             over.set()
-            for each in asking:
-                each.join()
+            for thread in asking:
+                thread.join()
         assert mongo.admin.command("serverStatus")["pid"] == began
 
 

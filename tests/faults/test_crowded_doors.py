@@ -57,18 +57,18 @@ def test_a_client_that_waits_for_many_answers_gets_all_of_them(broker: BrokerUnd
         asker.send_multipart([b"%d" % number, b"", b"question"])
     workers = [broker.socket(zmq.REP, doors.back) for _ in range(4)]
     poller = zmq.Poller()
-    for each in (asker, *workers):
-        poller.register(each, zmq.POLLIN)
+    for worker in (asker, *workers):
+        poller.register(worker, zmq.POLLIN)
     answered: set[bytes] = set()
     while len(answered) < 3000:
-        ready = [each for each, _ in poller.poll(60_000)]
+        ready = [socket for socket, _ in poller.poll(60_000)]
         assert ready
-        for each in ready:
-            frames = each.recv_multipart()
-            if each is asker:
+        for socket in ready:
+            frames = socket.recv_multipart()
+            if socket is asker:
                 answered.add(frames[0])
             else:
-                each.send(b"answer")
+                socket.send(b"answer")
 
 
 def test_one_that_sends_nothing_but_malformed_questions_is_cut_and_others_are_served(
@@ -129,12 +129,12 @@ def test_forty_that_look_for_nothing_in_a_long_stream_hold_up_no_question_of_ano
             for number in range(4000):
                 publisher.publish("long", b"topic.%d" % number, b"message")
             publisher.flush(60)
-        address = next(each["replay"][0] for each in broker.process.devices if each.get("replay"))
+        address = next(row["replay"][0] for row in broker.process.devices if row.get("replay"))
         crowd = [broker.socket(zmq.DEALER, address, rcvhwm=0) for _ in range(40)]
         honest = broker.socket(zmq.REQ, address)
-        for each in crowd:
+        for socket in crowd:
             for number in range(50):
-                each.send_multipart([b"", b"long", b'{"topic": "never", "limit": %d}' % (number + 1)])
+                socket.send_multipart([b"", b"long", b'{"topic": "never", "limit": %d}' % (number + 1)])
         wait_until(lambda: _answers(crowd) > 0)
         # When another asks
         before: list[int] = []
@@ -150,9 +150,9 @@ def test_forty_that_look_for_nothing_in_a_long_stream_hold_up_no_question_of_ano
 def _answers(crowd: list[zmq.Socket[bytes]]) -> int:
     """How many answers have come since the last call, about."""
     came = 0
-    for each in crowd:
-        while each.poll(0):
-            each.recv_multipart()
+    for socket in crowd:
+        while socket.poll(0):
+            socket.recv_multipart()
             came += 1
     return came
 

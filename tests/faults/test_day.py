@@ -23,16 +23,16 @@ def test_a_day_is_told_by_what_brokers_have_noticed() -> None:
 
         def told(kind: str, queue: str = "") -> list[dict[str, Any]]:
             incidents = web.get("/api/v1/incidents?span=day").json["incidents"]
-            return [each for each in incidents if (each["kind"], each["queue"]) == (kind, queue)]
+            return [
+                incident for incident in incidents if (incident["kind"], incident["queue"]) == (kind, queue)
+            ]
 
         def incident(kind: str, queue: str, part: float) -> dict[str, Any]:
             """The one of that time."""
 
             def found() -> dict[str, Any] | None:
                 when = it.at(part)
-                these = (
-                    each for each in told(kind, queue) if each["at"] - NEAR < when < each["until"] + NEAR
-                )
+                these = (row for row in told(kind, queue) if row["at"] - NEAR < when < row["until"] + NEAR)
                 return next(these, None)
 
             return dict(wait_until(found, what=f"{kind} of {queue or 'a broker'}"))
@@ -63,6 +63,6 @@ def _nothing_is_told_that_did_not_happen(told: Any) -> None:
 
 
 def _the_dead_one_is_listed(it: Day, web: Web) -> None:
-    brokers = {each["name"]: each for each in web.get("/api/v1/brokers").json["brokers"]}
+    brokers = {row["name"]: row for row in web.get("/api/v1/brokers").json["brokers"]}
     assert brokers[it.killed]["ended"] > brokers[it.killed]["seen"] >= it.at(KILLED) - NEAR
     assert brokers[f"{os.uname().nodename}:{it.a.pid}"]["ended"] is None

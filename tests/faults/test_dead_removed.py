@@ -36,7 +36,7 @@ def test_very_many_old_dead_letters_go_in_turns_and_on_after_a_kill(mongo_uri: s
         }
         for first in range(0, count, AT_ONCE):
             ids = range(first, min(count, first + AT_ONCE))
-            queue.insert_many([{"_id": f"{count}-{each}", **letter} for each in ids], ordered=False)
+            queue.insert_many([{"_id": f"{count}-{job_id}", **letter} for job_id in ids], ordered=False)
 
     def left() -> int:
         return queue.estimated_document_count()

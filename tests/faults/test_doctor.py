@@ -55,8 +55,8 @@ class Findings(list[dict[str, str]]):
 
     def said(self, level: str, subject: str = "") -> str:
         """Return all findings of a level as one text."""
-        these = [each for each in self if each["level"] == level and subject in each["subject"]]
-        return "\n".join(f"{each['what']} | {each['evidence']} | {each['to_do']}" for each in these)
+        these = [row for row in self if row["level"] == level and subject in row["subject"]]
+        return "\n".join(f"{row['what']} | {row['evidence']} | {row['to_do']}" for row in these)
 
 
 def doctor(*words: str | Path, **environ: str) -> Findings:
@@ -119,12 +119,12 @@ def test_a_set_up_that_is_well_has_no_error_and_all_of_it_is_looked_at(mongo_uri
             found = doctor("--config", broker.folder / "broker.toml")
     assert found.said("error") == ""
     said = found.said("ok")
-    for each in (
+    for text in (
         *("configuration is valid", "writes wait for a majority", "agree", " has schema "),
         *("all queues have their indexes", "brokers that have a lease: 1"),
         f"a broker answers at {broker.doors['smq']}",
     ):
-        assert each in said
+        assert text in said
 
 
 def test_a_database_that_is_not_there_yet_has_no_full_disk(mongo_uri: str, database: str) -> None:
@@ -294,7 +294,7 @@ def test_a_broker_that_shows_this_client_less_is_named(
     mongo_uri: str, database: str, tmp_path: Path, security: dict[str, str], level: str, said: str
 ) -> None:
     key = tmp_path / "broker.key"
-    write_key_file(key, KeyPair(*[decode(each.decode()) for each in zmq.curve_keypair()]))
+    write_key_file(key, KeyPair(*[decode(key_text.decode()) for key_text in zmq.curve_keypair()]))
     with brokers(mongo_uri, database, {"security": {**security, "secret_key_file": str(key)}}) as [broker]:
         found = doctor("--config", broker.folder / "broker.toml")
     assert said in found.said(level, "brokers")
@@ -431,10 +431,10 @@ def test_a_report_has_what_a_bug_report_needs_and_no_text_of_a_job(
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert found["config"]["queues"]["mail"]["max_attempts"] == 1
     assert found["mongodb"]["version"]
-    assert "dead_letters" in {each["kind"] for each in found["incidents"]}
-    assert {each["name"] for each in found["answers"]["queues"]} == {"mail"}
+    assert "dead_letters" in {row["kind"] for row in found["incidents"]}
+    assert {row["name"] for row in found["answers"]["queues"]} == {"mail"}
     assert {"config", "host", "mongodb", "store", "brokers", "queues"} == {
-        each["subject"] for each in found["findings"]
+        row["subject"] for row in found["findings"]
     }
 
 

@@ -77,7 +77,7 @@ class Lanes:
             file = self._folder / script
             wrong = self._run(lambda lane: lane.trace(SCENARIOS[script], file))
             assert not wrong, f"{script}: {wrong}"
-            self._met[script] = {each for each in file.read_text().split() if not is_without(each)}
+            self._met[script] = {point for point in file.read_text().split() if not is_without(point)}
         return self._met[script]
 
     def kill(self, script: str, point: str) -> str:
@@ -119,7 +119,7 @@ class Lanes:
 
 
 def is_without(name: str) -> bool:
-    return any(fnmatchcase(name, each) for each in WITHOUT)
+    return any(fnmatchcase(name, pattern) for pattern in WITHOUT)
 
 
 #: A broker says so when another one has taken it for dead.
@@ -152,7 +152,7 @@ def test_a_broker_killed_around_each_statement_leaves_nothing_lost_doubled_or_st
     points = {f"{name}.{moment}" for name in lanes.met(script) for moment in ("before", "after")}
     with ThreadPoolExecutor(LANES) as pool:
         kills = pool.map(lambda point: lanes.kill(script, point), sorted(points - lanes.killed))
-        wrong = [each for each in kills if each]
+        wrong = [kill for kill in kills if kill]
     assert not wrong, "\n\n".join(wrong)
 
 
@@ -161,12 +161,12 @@ def test_a_broker_killed_around_each_statement_leaves_nothing_lost_doubled_or_st
 def test_each_failpoint_is_met_by_a_script(lanes: Lanes) -> None:
     with ThreadPoolExecutor(LANES) as pool:
         met = set().union(*pool.map(lanes.met, SCENARIOS))
-    given = {each for each in comments().values() if not is_without(each)}
-    by_none = {each for each in given if not any(fnmatchcase(f"{name}.", f"{each}.*") for name in met)}
+    given = {comment for comment in comments().values() if not is_without(comment)}
+    by_none = {point for point in given if not any(fnmatchcase(f"{name}.", f"{point}.*") for name in met)}
     assert not by_none, "write scripts (scripts.py) that meet these, or say in WITHOUT why none does"
     assert not {name for name in met if "*" in name}, "verbs share these, and one does not say its name"
 
 
 def test_each_reason_is_that_of_a_failpoint() -> None:
     given = set(comments().values())
-    assert [each for each in WITHOUT if not any(fnmatchcase(name, each) for name in given)] == []
+    assert [pattern for pattern in WITHOUT if not any(fnmatchcase(name, pattern) for name in given)] == []

@@ -38,9 +38,9 @@ DEAR: dict[bytes, tuple[Any, ...]] = {
     wire.READY: ("idle", 1000),
     wire.SETTLE: ([[b"none", wire.FAN_OUT, None, None, [CHILD] * 4_900]],),
     wire.EXTEND: (RECEIPTS, 1.0),
-    wire.PROGRESS: ([[each, 1, 2, "note"] for each in RECEIPTS],),
+    wire.PROGRESS: ([[receipt, 1, 2, "note"] for receipt in RECEIPTS],),
     wire.PEEK: ("pushed", "ready", 20, {"first": 10}),
-    wire.PUBLISH: ("others", b"".join(pack(each, b"") for each in TOPICS), {}),
+    wire.PUBLISH: ("others", b"".join(pack(topic, b"") for topic in TOPICS), {}),
     wire.READ: ("news", {"after": 0, "topics": PATTERNS, "wait": 0.0}),
     wire.USERS: ("add", PRINCIPAL),
 }
@@ -52,7 +52,7 @@ DOORS: dict[str, tuple[bytes, bytes]] = {
     "commit": (b"PUSH", encode([b"FANOUT", b"none", *FAN_OUT]) * 2),
     "rep": (b"REP", encode([b"", b"FANOUT", *FAN_OUT]) * 2),
     "sub": (b"SUB", b"".join(encode([b"\1%d" % at]) for at in range(10_000))),
-    "latest": (b"SUB", b"".join(encode([b"\1" + each]) for each in TOPICS)),
+    "latest": (b"SUB", b"".join(encode([b"\1" + topic]) for topic in TOPICS)),
 }
 
 
@@ -68,7 +68,7 @@ def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
         for queue in ("victim", "idle", "large", "taken"):
             broker.make(queue)
         library = broker.smq()
-        packed = b"".join(pack(each, b"") for each in TOPICS)
+        packed = b"".join(pack(topic, b"") for topic in TOPICS)
         for stream in ("news", "others", "victim"):
             assert library.ask(wire.PUBLISH, stream, packed, {}).verb == wire.OK
         assert len(library.ask(wire.QUEUES).fields[0]) > QUEUES
@@ -99,10 +99,10 @@ def test_a_crowd_that_asks_a_verb_at_once_makes_no_long_turn(
 ) -> None:
     fields = DEAR.get(verb, VERBS[verb].fields)
     with watched(shared):
-        for each in crowd:
-            each.plain.send_multipart(wire.encode(verb, 1, *fields))
-        for each in crowd:
-            each.answer(1)
+        for peer in crowd:
+            peer.plain.send_multipart(wire.encode(verb, 1, *fields))
+        for peer in crowd:
+            peer.answer(1)
 
 
 @pytest.mark.parametrize("crowd", [10, long(100)])

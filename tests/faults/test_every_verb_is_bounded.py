@@ -152,9 +152,9 @@ def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
 def test_each_verb_has_an_entry() -> None:
     named = vars(wire).items()
     verbs = {
-        each for name, each in named if isinstance(each, bytes) and each == name.replace("_", "").encode()
+        code for name, code in named if isinstance(code, bytes) and code == name.replace("_", "").encode()
     }
-    assert verbs - {each.encode() for each in FROM_THE_BROKER} == VERBS.keys()
+    assert verbs - {code.encode() for code in FROM_THE_BROKER} == VERBS.keys()
 
 
 def test_each_door_has_an_entry(shared: BrokerUnderTest) -> None:
@@ -222,13 +222,13 @@ def hostile(fields: tuple[Any, ...]) -> Iterable[tuple[Any, ...]]:
     yield fields[:-1]
     yield (*fields, *HOSTILE[:4])
     for at in range(len(fields)):
-        for each in HOSTILE:
-            yield (*fields[:at], each, *fields[at + 1 :])
+        for value in HOSTILE:
+            yield (*fields[:at], value, *fields[at + 1 :])
 
 
 def doors(shared: BrokerUnderTest) -> dict[str, str]:
     """The doors of devices, by what they are called."""
-    [replay] = [address for each in shared.process.devices for address in each.get("replay", ())]
+    [replay] = [address for device in shared.process.devices for address in device.get("replay", ())]
     return {name: address for name, address in shared.doors.items() if name != "smq"} | {"replay": replay}
 
 

@@ -29,7 +29,7 @@ def two(mongo_uri: str, database: str) -> Iterator[Brokers]:
 
 
 def endpoints(brokers: Brokers) -> list[str]:
-    return [each.doors["smq"] for each in brokers]
+    return [broker.doors["smq"] for broker in brokers]
 
 
 def stop(broker: BrokerProcess) -> None:
@@ -70,14 +70,14 @@ class Load:
         for queue in ("pushed", "changed", "ordered"):
             self._producer.push(queue, b"first").wait(TIMEOUT)
         self._worker.start()
-        for each in self._threads:
-            each.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, *_error: object) -> None:
         self._over.set()
-        for each in self._threads:
-            each.join(2 * TIMEOUT)
+        for thread in self._threads:
+            thread.join(2 * TIMEOUT)
         for end in (self._producer.close, self._client.close, self._worker.stop):
             self._caught("end", end)
 

@@ -71,7 +71,7 @@ def by_verdict(
     library.ask(wire.READY, queue, len(names))
     receipts: list[bytes] = []
     while len(receipts) < len(names):
-        receipts += [each[0] for each in library.delivery()]
+        receipts += [row[0] for row in library.delivery()]
     rows = [verdict(receipt, name) for receipt, name in zip(receipts, names, strict=True)]
     problems = {row[0]: row[1] for row in library.ask(wire.SETTLE, rows).fields[0]}
     return [problems.get(at, "OK") for at in range(len(names))]
@@ -94,7 +94,7 @@ def by_dealer(broker: BrokerUnderTest, names: list[str]) -> Tried:
     for name in names:
         dealer.send_multipart([b"", name.encode(), b'{"reply": "accepted"}', b"work"])
     answers = [receive(dealer)[1:] for _ in names]
-    return [code(each) if each[0] == b"ERROR" else "OK" for each in answers]
+    return [code(answer) if answer[0] == b"ERROR" else "OK" for answer in answers]
 
 
 DOORS: dict[str, Door] = {

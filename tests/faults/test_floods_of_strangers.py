@@ -68,8 +68,8 @@ class Flooded:
             Producer(**self.access, endpoint=door) as producer,
         ):
             pushed = [producer.push(queue, b"x") for _ in range(20)]
-            for each in pushed:
-                each.wait(TIMEOUT)
+            for receipt in pushed:
+                receipt.wait(TIMEOUT)
             wait_until(lambda: len(done) == 20, what="the end of all jobs")
         return True
 
@@ -91,14 +91,14 @@ def flood(flooded: Flooded, name: str) -> Iterator[None]:
     before, files = flooded.gauge("connections"), flooded.files
     until = threading.Event()
     threads = [threading.Thread(target=FLOODS[name], args=(flooded.target, until)) for _ in range(PROCESSES)]
-    for each in threads:
-        each.start()
+    for thread in threads:
+        thread.start()
     try:
         yield
     finally:
         until.set()
-        for each in threads:
-            each.join()
+        for thread in threads:
+            thread.join()
     wait_until(lambda: flooded.gauge("connections") == before, what="the end of all connections of the flood")
     more = 64  # on a busy machine the driver has more connections to MongoDB than before
     wait_until(lambda: flooded.files <= files + more, what="the end of all files of the flood")
@@ -107,7 +107,7 @@ def flood(flooded: Flooded, name: str) -> Iterator[None]:
     assert "Traceback" not in flooded.process.log_text()
 
 
-@pytest.mark.parametrize("name", [each for each in FLOODS if each.startswith("2000")])
+@pytest.mark.parametrize("name", [flood_name for flood_name in FLOODS if flood_name.startswith("2000")])
 def test_two_thousand_half_handshakes_make_room_for_each_other_and_for_honest_clients(
     flooded: Flooded, name: str
 ) -> None:

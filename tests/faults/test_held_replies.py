@@ -108,10 +108,10 @@ def pop_an_id_again(shared: SharedQueue, poppers: list[RawClient], payloads: lis
     wait_until(lambda: second.met, what="the second removal")
     # When the first is repeated before the second one lands
     held.cut()
-    wait_until(lambda: any(each.offered(0.1) for each in poppers), what="the first job")
+    wait_until(lambda: any(popper.offered(0.1) for popper in poppers), what="the first job")
     gate.set()
     # Then
-    assert sorted(each.take()[0].payload for each in poppers) == payloads
+    assert sorted(other.take()[0].payload for other in poppers) == payloads
     assert shared.stored() == 0
 
 
@@ -182,14 +182,14 @@ def test_one_held_insert_does_not_hide_later_confirmed_jobs(
     # When
     assert producer.answer(producer.push_all(later)) == []
     # Then they come before the held reply does
-    came = {each.payload for each in worker.take(5, timeout=20)}
+    came = {job.payload for job in worker.take(5, timeout=20)}
     assert came <= {*first, *later}
     (held.release if end == "release" else held.cut)()
     assert producer.answer(unconfirmed) == []
     worker.take(5)
-    assert Counter(each.payload for each in worker.taken) == Counter(first + later)
-    for each in worker.taken:
-        worker.commit(each)
+    assert Counter(job.payload for job in worker.taken) == Counter(first + later)
+    for job in worker.taken:
+        worker.commit(job)
     shared.wait_empty()
     assert not worker.offered(0.5)
 
@@ -222,12 +222,12 @@ def test_jobs_behind_a_held_insert_are_not_taken_for_lost_ones(mongo_uri: str, s
         held.cut()
         assert producer.answer(first, 60) == []
         worker.take(count, 60)
-        for each in worker.taken:
-            worker.commit(each)
+        for job in worker.taken:
+            worker.commit(job)
         shared.wait_empty()
         assert not worker.offered(7)  # two audits
-        assert {each.attempt for each in worker.taken} == {1}
-        assert len({each.id for each in worker.taken}) == count
+        assert {job.attempt for job in worker.taken} == {1}
+        assert len({job.id for job in worker.taken}) == count
 
 
 # ------------------------------------------------------------------ order
@@ -248,6 +248,6 @@ def test_jobs_on_their_way_back_are_not_overtaken_by_a_new_one(shared: SharedQue
         for _ in range(13):
             coming.commit(coming.take()[0])
         slow.stop()
-        assert [each.payload for each in coming.taken] == [b"%02d" % number for number in range(13)]
+        assert [job.payload for job in coming.taken] == [b"%02d" % number for number in range(13)]
         coming.ask(wire.BYE)
         shared.wait_empty()

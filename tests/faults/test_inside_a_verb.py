@@ -26,7 +26,7 @@ def test_a_claim_does_not_take_a_later_job_of_an_id_that_it_has_read(shared: Sha
     assert job.payload == b"second"
     here.commit(job)
     shared.wait_empty()
-    assert [each.payload for each in (*there.taken, *here.taken)] == [b"first", b"second"]
+    assert [handed.payload for handed in (*there.taken, *here.taken)] == [b"first", b"second"]
 
 
 def test_a_claim_whose_jobs_another_broker_takes_first_delivers_none_of_them(shared: SharedQueue) -> None:
@@ -42,13 +42,13 @@ def test_a_claim_whose_jobs_another_broker_takes_first_delivers_none_of_them(sha
     here.ready(10)
     inside.wait()
     here.take(5)
-    for each in there.taken:
-        there.commit(each)
+    for job in there.taken:
+        there.commit(job)
     there.ready(0)
-    for each in here.taken:
-        here.commit(each)
+    for job in here.taken:
+        here.commit(job)
     shared.wait_empty()
-    assert sorted(each.payload for each in (*there.taken, *here.taken)) == [b"%d" % n for n in range(10)]
+    assert sorted(job.payload for job in (*there.taken, *here.taken)) == [b"%d" % n for n in range(10)]
 
 
 @pytest.mark.parametrize("verdict", [wire.COMMIT, wire.ROLLBACK, wire.REJECT])
@@ -103,8 +103,8 @@ def test_a_reservation_that_is_given_back_while_it_is_read_is_delivered_once(sha
     here.ready(2)
     inside.wait()
     here.take(2)
-    for each in here.taken:
-        here.commit(each)
+    for job in here.taken:
+        here.commit(job)
     shared.wait_empty()
-    assert sorted(each.payload for each in here.taken) == [b"first", b"second"]
-    assert {each.attempt for each in here.taken} == {1}
+    assert sorted(job.payload for job in here.taken) == [b"first", b"second"]
+    assert {job.attempt for job in here.taken} == {1}

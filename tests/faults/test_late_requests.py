@@ -53,8 +53,8 @@ def test_messages_in_a_relay_are_stored_once(mongo_uri: str, database: str, coun
             publisher.publish("orders", "a", b"100").wait(TIMEOUT)
         found = all_of(other)
 
-    assert [each.payload for each in found] == [b"%d" % at for at in range(101)]
-    assert [each.sequence for each in receipts] == [each.sequence for each in found[1:100]]
+    assert [job.payload for job in found] == [b"%d" % at for at in range(101)]
+    assert [receipt.sequence for receipt in receipts] == [message.sequence for message in found[1:100]]
 
 
 @pytest.mark.parametrize("wrote_before", [False, True])
@@ -75,8 +75,10 @@ def test_messages_at_a_broker_that_stood_still_are_stored_once(
                 wait_until(lambda: client.counters()["broker"]["storing"] == 0, what="all that it had read")
         found = all_of(other)
 
-    assert [each.payload for each in found[wrote_before:]] == [b"%d" % at for at in range(100)]
-    assert [each.sequence for each in receipts] == [each.sequence for each in found[wrote_before:]]
+    assert [job.payload for job in found[wrote_before:]] == [b"%d" % at for at in range(100)]
+    assert [receipt.sequence for receipt in receipts] == [
+        message.sequence for message in found[wrote_before:]
+    ]
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -99,7 +101,7 @@ def test_jobs_in_a_relay_run_once(mongo_uri: str, database: str, count: int) -> 
         runs.wait_for(JOBS + 1)
 
     assert runs.again == {}
-    assert runs.count.keys() >= {each.id for each in receipts}
+    assert runs.count.keys() >= {receipt.id for receipt in receipts}
 
 
 def test_jobs_at_a_broker_that_stood_still_run_once(mongo_uri: str, database: str) -> None:
@@ -117,7 +119,7 @@ def test_jobs_at_a_broker_that_stood_still_run_once(mongo_uri: str, database: st
             runs.wait_for(JOBS + 2)
 
     assert runs.again == {}
-    assert runs.count.keys() >= {each.id for each in receipts}
+    assert runs.count.keys() >= {receipt.id for receipt in receipts}
 
 
 def test_a_pause_in_a_relay_does_not_undo_a_later_resume(mongo_uri: str, database: str) -> None:

@@ -61,7 +61,9 @@ def a_broker(uri: str, database: str, queues: dict[str, Any] | None = None) -> B
 
 
 def beats(mongo: Mongo, database: str) -> dict[str, int]:
-    return {each["_id"]: each["beat"] for each in mongo[database]["owners"].find({"state": "live"})}
+    return {
+        document["_id"]: document["beat"] for document in mongo[database]["owners"].find({"state": "live"})
+    }
 
 
 def wait_for_beats(mongo: Mongo, database: str, owner: str, count: int) -> None:
@@ -70,11 +72,13 @@ def wait_for_beats(mongo: Mongo, database: str, owner: str, count: int) -> None:
 
 
 def is_heartbeat(command: Command) -> bool:
-    return command.body.get("update") == "owners" and any("$inc" in each["u"] for each in command.statements)
+    return command.body.get("update") == "owners" and any(
+        "$inc" in statement["u"] for statement in command.statements
+    )
 
 
 @pytest.mark.parametrize(
-    "held", ["update", *(pytest.param(each, marks=pytest.mark.full) for each in ("find", "hello"))]
+    "held", ["update", *(pytest.param(name, marks=pytest.mark.full) for name in ("find", "hello"))]
 )
 def test_one_held_reply_is_no_silence(mongo: Mongo, mongo_uri: str, databases: list[str], held: str) -> None:
     database, handler = databases[0], AtWork()
@@ -119,7 +123,9 @@ def test_heartbeats_do_not_wait_for_the_statements_of_many_queues(
     ):
         push.connect(broker.doors["push"])
         (ours,) = beats(mongo, database)
-        indexes = proxy.hold(lambda each: str(each.body.get("createIndexes", "")).startswith("queue."), None)
+        indexes = proxy.hold(
+            lambda message: str(message.body.get("createIndexes", "")).startswith("queue."), None
+        )
         for number in range(CONNECTIONS + 6):
             push.send_multipart([b"q%d" % number, b"payload"])
         indexes.wait(CONNECTIONS)

@@ -63,7 +63,7 @@ class Bank:
 
     def transferred(self) -> Counter[str]:
         """Return how often each order is in the ledger."""
-        return Counter(each["order"] for each in self._books.ledger.find())
+        return Counter(row["order"] for row in self._books.ledger.find())
 
     def await_all(self) -> None:
         """Wait until each order is in the ledger."""
@@ -78,7 +78,9 @@ class Bank:
         once = dict.fromkeys(self.orders, 1)
         assert self.transferred() == once
         assert receipts == once
-        assert {each["_id"]: each["cents"] for each in self._books.accounts.find()} == dict(self._expected)
+        assert {account["_id"]: account["cents"] for account in self._books.accounts.find()} == dict(
+            self._expected
+        )
 
 
 def _left(client: Client, queue: str) -> dict[str, int]:

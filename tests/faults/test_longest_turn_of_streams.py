@@ -89,7 +89,7 @@ def test_reads_of_the_library(broker: BrokerUnderTest, wanted: list[bytes]) -> N
 def test_questions_at_the_replay_door(broker: BrokerUnderTest, wanted: list[bytes]) -> None:
     address = broker.process.devices[0]["replay"][0]
     askers = [broker.socket(zmq.DEALER, address) for _ in range(4)]
-    question = json.dumps({"topics": [each.decode() for each in wanted]}).encode()
+    question = json.dumps({"topics": [topic.decode() for topic in wanted]}).encode()
 
     for asker in askers:
         for _ in range(4):
@@ -106,8 +106,8 @@ def test_a_reader_that_wants_little_is_not_kept_by_those_that_look_for_what_is_n
     crowd = [broker.smq() for _ in range(30)]
     hostile = {"after": 0, "topics": patterns(34, 120), "wait": 0}
     library = broker.smq()
-    for each in crowd:
-        each.plain.send_multipart(wire.encode(wire.READ, 1, "prices", hostile))
+    for peer in crowd:
+        peer.plain.send_multipart(wire.encode(wire.READ, 1, "prices", hostile))
 
     for _ in range(5):
         first = library.ask(wire.READ, "prices", {"after": 0, "topics": [b"=" + TOPICS[0]], "most": 1})

@@ -108,7 +108,7 @@ class ProxiedQueue:
 
     def in_state(self, state: str) -> list[str]:
         """The ids of the jobs in this state in MongoDB."""
-        return [each["_id"] for each in self._jobs.find({"state": state}, {"_id": 1})]
+        return [job["_id"] for job in self._jobs.find({"state": state}, {"_id": 1})]
 
     def over(self, dedupe_id: str) -> bool:
         """Return whether the window of a dedupe_id is over, by MongoDB's own clock."""
@@ -117,7 +117,7 @@ class ProxiedQueue:
 
     def stored(self) -> list[bytes]:
         """The payloads in MongoDB."""
-        return sorted(job["payload"] for each in self._jobs.find() for job in opened(each, 0.0))
+        return sorted(job["payload"] for document in self._jobs.find() for job in opened(document, 0.0))
 
     @contextmanager
     def working(self, *, fail_first: bool = False) -> Iterator[Handled]:
@@ -161,7 +161,7 @@ class ProxiedQueue:
         """What the broker says of the queue; perhaps nobody has asked for it yet."""
         with Client(endpoint=self.endpoint) as client:
             nothing = {"workers": 0, "in_flight": 0}
-            return next((each for each in client.queues() if each["name"] == self.name), nothing)
+            return next((row for row in client.queues() if row["name"] == self.name), nothing)
 
 
 class Handled(Counter[bytes]):
@@ -230,9 +230,9 @@ def test_duplicates_in_a_push_that_was_not_answered_are_what_they_were(
         # Then
         assert queue.cuts == times
         for same in zip(*receipts, strict=True):
-            told = Counter(first_of(each) for each in same)
+            told = Counter(first_of(entry) for entry in same)
             assert list(told.values()) == [3]
-            assert told.keys() <= {each.id for each in same}
+            assert told.keys() <= {entry.id for entry in same}
         if handled is None:
             handled = stack.enter_context(queue.working())
         wait_until(lambda: len(queue.in_state("done")) == len(JOBS), what="commit of all jobs")

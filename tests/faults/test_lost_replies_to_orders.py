@@ -46,7 +46,7 @@ class TwoQueues:
 def queues(mongo_uri: str) -> Iterator[TwoQueues]:
     name = f"test_{token_hex(6)}"
     with CuttingProxy(mongo_uri) as proxy, connect(proxy.uri) as mongo:
-        mail, other = (QueueStore(mongo[name], collection(each)) for each in ("mail", "other"))
+        mail, other = (QueueStore(mongo[name], collection(text)) for text in ("mail", "other"))
         mail.prepare()
         other.prepare()
         yield TwoQueues(proxy, mail, other)
@@ -61,8 +61,8 @@ def test_a_redrive_whose_reply_is_lost_was_done_once_and_is_not_done_again(queue
     assert queues.changes.redrive("mail", DeadLetters(), LATER).moved == 0
     found = everything(queues.mail)
     assert found.keys() == queues.letters
-    assert {each["state"] for each in found.values()} == {"ready"}
-    assert {len(each["errors"]) for each in found.values()} == {2}
+    assert {row["state"] for row in found.values()} == {"ready"}
+    assert {len(row["errors"]) for row in found.values()} == {2}
 
 
 @pytest.mark.parametrize("command", ["update", "insert", "delete", "commitTransaction"])
@@ -84,8 +84,8 @@ def test_a_move_to_another_queue_whose_replies_are_lost_leaves_each_job_in_one_o
     queues.changes.redrive("mail", DeadLetters(), LATER, queues.other)
     # Then
     assert everything(queues.mail) == {}
-    assert {each["state"] for each in everything(queues.other).values()} == {"ready"}
-    assert {len(each["errors"]) for each in everything(queues.other).values()} == {2}
+    assert {row["state"] for row in everything(queues.other).values()} == {"ready"}
+    assert {len(row["errors"]) for row in everything(queues.other).values()} == {2}
 
 
 def test_a_promotion_and_a_pause_whose_replies_are_lost_are_carried_out(queues: TwoQueues) -> None:
@@ -95,5 +95,7 @@ def test_a_promotion_and_a_pause_whose_replies_are_lost_are_carried_out(queues: 
     assert ids(queues.mail.reserve(1, LATER, "me").jobs) == ["a"]
     queues.cut("commitTransaction")
     queues.records.change("mail", lambda record: replace(record, paused=frozenset({"intake"})), LATER)
-    assert [(each.name, each.paused) for each in queues.records.read()] == [("mail", frozenset({"intake"}))]
+    assert [(queue.name, queue.paused) for queue in queues.records.read()] == [
+        ("mail", frozenset({"intake"}))
+    ]
     assert len(queues.proxy.cuts) == 2

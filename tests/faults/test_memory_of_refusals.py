@@ -80,12 +80,12 @@ def test_headers_that_name_a_mebibyte(broker: BrokerUnderTest) -> None:
     before = memory(broker)
     address = broker.doors["smq"]
     crowd = [shake_hands(address, b"DEALER") for _ in range(300)]
-    for each in crowd:
-        each.sendall(b"\x02" + MIB.to_bytes(8))
+    for peer in crowd:
+        peer.sendall(b"\x02" + MIB.to_bytes(8))
     broker.smq().ask(wire.PING)  # after them
     assert memory(broker) < before + GROWTH
-    for each in crowd:
-        each.close()
+    for peer in crowd:
+        peer.close()
 
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)

@@ -34,7 +34,7 @@ def test_what_a_pub_socket_has_handed_to_the_kernel_is_stored_by_a_broker_that_s
             assert broker.terminate() == 0  # it is in the buffers of both ends by now, most of it unread
         broker.restart()
         found = all_of(broker)
-    assert [each.payload for each in found] == [b"%08d" % number for number in range(count)]
+    assert [job.payload for job in found] == [b"%08d" % number for number in range(count)]
 
 
 def frames(device: str, number: int) -> bytes:
@@ -64,10 +64,10 @@ def test_a_stopping_broker_reads_on_when_a_slow_mongodb_has_stored_what_held_its
             broker.restart()
             # Then
             if device == "forwarder":
-                found = [each.payload[:8] for each in all_of(broker)]
+                found = [job.payload[:8] for job in all_of(broker)]
             else:
                 with Client(endpoint=broker.doors["smq"]) as client:
-                    found = [each["payload"][:8] for each in client.peek("mail", "ready", count)]
+                    found = [row["payload"][:8] for row in client.peek("mail", "ready", count)]
     assert found == [b"%08d" % number for number in range(count)]
 
 
@@ -102,7 +102,7 @@ def test_a_stopping_broker_reads_on_when_what_others_sent_has_left_memory_for_la
         broker.restart()
         # Then
         with Client(endpoint=broker.doors["smq"]) as client:
-            found = [each["payload"][:8] for each in client.peek("mail", "ready", count)]
+            found = [row["payload"][:8] for row in client.peek("mail", "ready", count)]
     assert found == [b"%08d" % number for number in range(count)]
 
 

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.full
 def queue(shared: SharedQueue) -> SharedQueue:
     """A queue that both brokers know."""
     push(shared, shared.a, b"made")
-    for each in (shared.a, shared.b):
-        with Client(endpoint=each.endpoint) as client:
+    for broker in (shared.a, shared.b):
+        with Client(endpoint=broker.endpoint) as client:
             client.queues.get(shared.name)
     return shared
 
@@ -98,10 +98,10 @@ def test_jobs_that_are_pushed_at_the_other_broker_while_it_is_removed_are_kept_o
     ):
         before = [producer.push(queue.name, b"before") for _ in range(200)]
         ordered = client.queues.delete(queue.name).result()
-        after = [producer.push(queue.name, b"after", dedupe_id=str(each)) for each in range(50)]
+        after = [producer.push(queue.name, b"after", dedupe_id=str(number)) for number in range(50)]
         for receipt in (*before, *after):
             receipt.wait(TIMEOUT)
-    there = {each["_id"] for each in queue.jobs.find({}, {"_id": 1})}
+    there = {job["_id"] for job in queue.jobs.find({}, {"_id": 1})}
     assert {receipt.id for receipt in after} <= there
     assert ordered + len(there) >= 1 + 200 + 50
     wait_until(lambda: {READY_INDEX, DEDUPE_INDEX} <= indexes(queue), what="its indexes")

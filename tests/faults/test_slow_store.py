@@ -57,14 +57,14 @@ class SlowBroker:
         """The commands since the last call."""
         met = self._statements.met
         since, self._seen = self._seen, len(met)
-        return [each.command for each in met[since:]]
+        return [message.command for message in met[since:]]
 
     def push(self, queue: str, count: int, **options: Any) -> list[str]:
         ids = [f"{queue}-{token_hex(4)}-{number:05}" for number in range(count)]
         with Producer(endpoint=self.endpoint) as producer:
-            receipts = [producer.push(queue, b"x", id=each, **options) for each in ids]
-            for each in receipts:
-                each.wait(LONGEST)
+            receipts = [producer.push(queue, b"x", id=job_id, **options) for job_id in ids]
+            for receipt in receipts:
+                receipt.wait(LONGEST)
         return ids
 
     def note(self, job: Job) -> None:
@@ -74,12 +74,12 @@ class SlowBroker:
 
     def had_all(self, ids: list[str]) -> None:
         """Wait until workers had all of these, and no job is left in any queue of theirs."""
-        wait_until(lambda: all(each in self.worked for each in ids), LONGEST, "the work on all jobs")
-        assert {self.worked[each] for each in ids} == {1}
+        wait_until(lambda: all(job_id in self.worked for job_id in ids), LONGEST, "the work on all jobs")
+        assert {self.worked[job_id] for job_id in ids} == {1}
 
     def empty(self, client: Client, *queues: str) -> None:
         def left() -> int:
-            rows = [client.queue(each) for each in queues]
+            rows = [client.queue(queue_name) for queue_name in queues]
             return sum(int(row[state]) for row in rows for state in ("ready", "waiting", "reserved", "dead"))
 
         wait_until(lambda: left() == 0, LONGEST, "the end of all jobs")
@@ -147,9 +147,9 @@ def test_children_end_at_their_many_parents_with_few_statements(
     broker.had_all([f"{parent}.{number}" for parent in ids for number in (1, 2)])
     broker.empty(client, queue, pages)
     # Then
-    within = [each for each in broker.sent() if "autocommit" in each.body]
+    within = [message for message in broker.sent() if "autocommit" in message.body]
     assert len(within) < parents / 2
-    assert "abortTransaction" not in {each.name for each in within}
+    assert "abortTransaction" not in {message.name for message in within}
 
 
 @pytest.mark.parametrize("count", [200, long(2000)])
@@ -169,9 +169,9 @@ def test_jobs_of_groups_go_in_their_order(
 ) -> None:
     groups = {group: broker.push(queue, count, group=group) for group in ("a", "b", "c")}
     work(queue)
-    broker.had_all([each for ids in groups.values() for each in ids])
+    broker.had_all([job_id for ids in groups.values() for job_id in ids])
     for ids in groups.values():
-        assert [each for each in broker.order if each in ids] == ids
+        assert [job_id for job_id in broker.order if job_id in ids] == ids
     broker.empty(client, queue)
 
 
@@ -223,11 +223,11 @@ def test_a_schedule_pushes_each_run_once(
     work(queue)
 
     def runs() -> list[str]:
-        return [each for each in broker.order if each.startswith(f"{queue}@")]
+        return [place for place in broker.order if place.startswith(f"{queue}@")]
 
     wait_until(lambda: len(runs()) >= 4, LONGEST, "four runs")
     client.schedules.delete(queue)
-    assert {broker.worked[each] for each in runs()} == {1}
+    assert {broker.worked[run] for run in runs()} == {1}
 
 
 @pytest.mark.full
@@ -237,7 +237,7 @@ def test_messages_of_a_stream_are_read_routed_and_worked_through(
     # When
     with Publisher(endpoint=broker.endpoint) as publisher:
         published = [publisher.publish("orders", "paid", b"%d" % number) for number in range(2000)]
-        numbers = [each.wait(LONGEST) for each in published]
+        numbers = [receipt.wait(LONGEST) for receipt in published]
     # Then
     with Reader("orders", endpoint=broker.endpoint) as reader:
         assert [message.sequence for message in reader] == numbers

@@ -236,7 +236,7 @@ def shown_as(pid: int, text: str) -> str:
 def mongods(folder: Path) -> list[psutil.Process]:
     """Those that run on a data folder."""
     return [
-        each
-        for each in psutil.process_iter(["cmdline"])
-        if str(folder) in " ".join(each.info["cmdline"] or [])
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if str(folder) in " ".join(process.info["cmdline"] or [])
     ]

@@ -172,7 +172,7 @@ def test_a_producer_that_pushes_during_a_restart_loses_nothing(broker: BrokerPro
     pushing.join(60)
 
     assert not pushing.is_alive()
-    assert sorted(each["payload"] for each in jobs.find({}, {"payload": 1})) == sorted(numbers)
+    assert sorted(job["payload"] for job in jobs.find({}, {"payload": 1})) == sorted(numbers)
 
 
 def test_a_worker_goes_on_after_a_restart(broker: BrokerProcess, jobs: Jobs) -> None:
@@ -216,4 +216,4 @@ def counted_at_the_end(broker: BrokerProcess) -> dict[str, int]:
 
 
 def left(jobs: Jobs) -> list[tuple[str, int]]:
-    return [(each["state"], each["attempts"]) for each in jobs.find({}, {"state": 1, "attempts": 1})]
+    return [(job["state"], job["attempts"]) for job in jobs.find({}, {"state": 1, "attempts": 1})]

@@ -80,7 +80,7 @@ def test_an_upgrade_waits_for_the_last_broker_of_the_old_build_and_then_refuses_
         # Given: a store of the old schema, and both brokers of it
         told = client.brokers()
         assert (told["schema"], told["newest"]) == (LAST, SCHEMA)
-        living = {each["here"]: each for each in told["brokers"] if each["ended"] is None}
+        living = {row["here"]: row for row in told["brokers"] if row["ended"] is None}
         assert (living[False]["reads"], living[True]["reads"]) == ([LAST, LAST], list(READS))
         old = living[False]["name"]
         with pytest.raises(BadFramesError, match="sluicemq brokers upgrade"):  # the old one would ignore it
@@ -92,7 +92,9 @@ def test_an_upgrade_waits_for_the_last_broker_of_the_old_build_and_then_refuses_
         with pytest.raises(TooOld, match=old):
             client.upgrade()
         # Then: the store is upgraded when its lease is over
-        wait_until(lambda: all(each["ended"] for each in client.brokers()["brokers"] if not each["here"]))
+        wait_until(
+            lambda: all(broker["ended"] for broker in client.brokers()["brokers"] if not broker["here"])
+        )
         assert client.upgrade() == {"schema": SCHEMA, "before": LAST}
         assert brokers.number == SCHEMA
         assert client.set_settings("work", {"max_attempts": 3})
@@ -221,9 +223,9 @@ def test_options_of_jobs_hold_at_the_other_build(between: Between) -> None:
         producer.push(name, b"high", id="high", priority=9, dedupe_id="once").wait(TIMEOUT)
         with pytest.raises(DuplicateError):
             second.push(name, b"again", dedupe_id="once").wait(TIMEOUT)
-    assert [each.id for each in between.other.pop(name, 2, wait=TIMEOUT)] == ["high", "low"]
+    assert [job.id for job in between.other.pop(name, 2, wait=TIMEOUT)] == ["high", "low"]
     between.other.promote(name, "late")
-    assert [each.id for each in between.client.jobs.pop(name, 1, wait=TIMEOUT)] == ["late"]
+    assert [job.id for job in between.client.jobs.pop(name, 1, wait=TIMEOUT)] == ["late"]
 
 
 @full
@@ -236,23 +238,24 @@ def test_pauses_dead_letters_and_deletions_are_shared(between: Between) -> None:
     with Worker(name, reject, endpoint=between.there):
         wait_until(lambda: other.queues.get(name).dead == 1, what="the dead letter")
     assert client.redrive(name)["moved"] == 1
-    assert [each.id for each in other.jobs.pop(name, 1, wait=TIMEOUT)] == ["job"]
+    assert [job.id for job in other.jobs.pop(name, 1, wait=TIMEOUT)] == ["job"]
     between.producer.push(name, b"job").wait(TIMEOUT)
     assert other.queues.purge(name).result() == 1
     between.producer.push(name, b"job").wait(TIMEOUT)
     assert other.queues.delete(name).result() == 1
     between.producer.push(name, b"job", id="made again").wait(TIMEOUT)
-    assert [each.id for each in other.jobs.pop(name, 1, wait=TIMEOUT)] == ["made again"]
+    assert [job.id for job in other.jobs.pop(name, 1, wait=TIMEOUT)] == ["made again"]
 
 
 @full
 def test_schedules_and_principals_of_one_build_are_the_others(between: Between) -> None:
     name, client, other = between.name, between.client, between.other
     client.add_schedule(name, name, b"due", every=3600)
-    assert name in [each.name for each in other.schedules.list()]
+    assert name in [schedule.name for schedule in other.schedules.list()]
     client.users("add", name=name, permissions={"push": "x"}, token=True)
     wait_until(
-        lambda: any(each.name == name for each in other.principals.list()), what=f"{name} at the other"
+        lambda: any(principal.name == name for principal in other.principals.list()),
+        what=f"{name} at the other",
     )
 
 
@@ -267,7 +270,7 @@ def test_streams_are_read_at_the_other_build(between: Between) -> None:
     taken: list[bytes] = []
 
     def take(batch: Batch) -> None:
-        taken.extend(bytes(each.payload) for each in batch)
+        taken.extend(bytes(job.payload) for job in batch)
 
     for endpoint in (between.here, between.there):  # the second one goes on where the first one was
         with Publisher(endpoint=endpoint) as publisher:
@@ -286,7 +289,7 @@ def test_a_killed_broker_of_either_build_leaves_its_jobs_to_the_other(
         with held_at(dead, alive):
             dead.kill()
             with Client(endpoint=alive.doors["smq"]) as client:
-                assert [each.payload for each in client.pop("work", 1, wait=TIMEOUT)] == [b"held"]
+                assert [job.payload for job in client.pop("work", 1, wait=TIMEOUT)] == [b"held"]
 
 
 def reject(_job: Job) -> None:
@@ -351,10 +354,10 @@ class Load:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        threads = [Thread(target=self._run, args=(each,)) for each in (self._push, self._call, self._look)]
+        threads = [Thread(target=self._run, args=(part,)) for part in (self._push, self._call, self._look)]
         with ExitStack() as stack:
-            for each in self.endpoints:
-                stack.enter_context(Worker("work", self._handle, prefetch=8, endpoint=each))
+            for endpoint in self.endpoints:
+                stack.enter_context(Worker("work", self._handle, prefetch=8, endpoint=endpoint))
             for thread in threads:
                 thread.start()
             try:
@@ -368,7 +371,7 @@ class Load:
 
     def goes_on(self) -> None:
         """Return when each client has done something more; AssertionError if one does not get on."""
-        enough = [each + 5 for each in self._done()]
+        enough = [count + 5 for count in self._done()]
         wait_until(lambda: self.errors or all(map(gt, self._done(), enough)), what="progress of each client")
         assert self.errors == []
 
@@ -413,19 +416,19 @@ def test_brokers_are_upgraded_one_after_the_other_without_an_error_at_a_client(
         brokers = [
             stack.enter_context(OldBroker(build, mongo_uri, database, config=CONFIG)) for _ in range(2)
         ]
-        load = Load([each.doors["smq"] for each in brokers])
+        load = Load([broker.doors["smq"] for broker in brokers])
         with load.running():
             load.goes_on()
-            for each in brokers:
-                assert each.terminate() == 0
+            for broker in brokers:
+                assert broker.terminate() == 0
                 load.goes_on()
-                each.renew()
-                each.restart()
+                broker.renew()
+                broker.restart()
                 load.goes_on()
             with Client(timeout=TIMEOUT, endpoint=load.endpoints) as client:
                 assert client.upgrade() == {"schema": SCHEMA, "before": LAST}
             load.goes_on()
-            for each in brokers:  # and once more, both of this build
-                assert each.terminate() == 0
-                each.restart()
+            for broker in brokers:  # and once more, both of this build
+                assert broker.terminate() == 0
+                broker.restart()
                 load.goes_on()

@@ -34,7 +34,7 @@ def test_it_is_neither_told_as_a_jobs_end_nor_as_one_that_exists_until_a_majorit
             assert there is not None
             jobs.insert_one({**there, "_id": "b"})
             # When somebody asks for them, or pushes the second one again
-            ends = {each: found.state for each, found in store.find(["a", "b"]).items()}
+            ends = {job_id: found.state for job_id, found in store.find(["a", "b"]).items()}
             exist = store.which_exist(["a", "b"])
             answers: list[Pushed] = []
             pushing = threading.Thread(target=lambda: answers.append(store.push([a_job("b")], NOW)))
@@ -47,7 +47,7 @@ def test_it_is_neither_told_as_a_jobs_end_nor_as_one_that_exists_until_a_majorit
         assert ends == {"a": State.READY}
         assert exist == {"a"}
         assert early == []
-        assert [each.existing for each in answers] == [[0]]
+        assert [answer.existing for answer in answers] == [[0]]
         assert store.find(["a"])["a"].result == b"early"
 
 

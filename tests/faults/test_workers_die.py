@@ -167,7 +167,7 @@ def assert_is_dead_of_its_workers(client: Client) -> None:
     (job,) = client.peek("default", "dead")
     assert job["payload"] == b"poison"
     assert job["attempts"] == 5
-    assert [(each["attempt"], each["reason"]) for each in job["errors"]] == [
+    assert [(row["attempt"], row["reason"]) for row in job["errors"]] == [
         (attempt, "the worker died") for attempt in range(1, 6)
     ]
 
@@ -186,7 +186,7 @@ def work_until(start: Callable[[], Program], condition: Callable[[], bool]) -> i
 
 
 def states(stored: Stored) -> list[str]:
-    return [each["state"] for each in stored()]
+    return [row["state"] for row in stored()]
 
 
 def done(fleet: Fleet) -> set[str]:
@@ -209,15 +209,15 @@ def push(broker: BrokerProcess, *payloads: str) -> None:
 
 
 def workers(client: Client) -> int:
-    return next(int(each.workers) for each in client.queues.list() if each.name == "default")
+    return next(int(queue.workers) for queue in client.queues.list() if queue.name == "default")
 
 
 def whoever_has(job: str, team: list[Program]) -> tuple[Program, Program]:
     """Who has the job, and who has not."""
     holder: Program = wait_until(
-        lambda: next((each for each in team if has(each, job)), None), what=f"{job}'s delivery"
+        lambda: next((worker for worker in team if has(worker, job)), None), what=f"{job}'s delivery"
     )
-    (other,) = (each for each in team if each is not holder)
+    (other,) = (worker for worker in team if worker is not holder)
     return holder, other
 
 

@@ -83,7 +83,7 @@ class Lives(Fate):
         come_to_rest()
         self._bury_the_dead()
         self.stopping()
-        stored = {each["_id"]: each for each in self.jobs.find({}, {"payload": 0})}
+        stored = {job["_id"]: job for job in self.jobs.find({}, {"payload": 0})}
         for life in self.lives.values():
             self._begin_anew(life, stored.get(life.job_id))
             self._check(life, stored.get(life.job_id))
@@ -108,7 +108,7 @@ class Lives(Fate):
                     first = job.dedupe and self._namesakes(job.id, job.dedupe.id, then)
                     self._expect(first, f"{job.id} was refused as a duplicate of nothing: {refused[at]}")
                     stored = self.births[job.id] - before[job.id]
-                    twice = sum(each.id == job.id for each in jobs) > 1
+                    twice = sum(other.id == job.id for other in jobs) > 1
                     alone = not (twice or job.id in others) and sent[job.id] == self.sent[job.id]
                     self._expect(not (alone and stored), f"{job.id} was refused, and stored")
                 elif at in refused:
@@ -124,29 +124,29 @@ class Lives(Fate):
 
     def born(self, collection: str, documents: list[dict[str, Any]], stored: set[int]) -> None:
         """An insert was applied, known to its broker or not; ``stored``: numbers of what it stored before."""
-        for each in documents:
-            self._expect(each["seq"] not in stored, f"{each['_id']} is stored twice by one push")
-            stored.add(each["seq"])
-            void = (each["_id"], each["seq"]) in self.void
-            self._expect(not void, f"{each['_id']} is stored, though it was told that it exists")
-            former = self.lives.get(each["_id"])
-            self._expect(former is None or self._may_be_gone(former), f"{each['_id']} was lost")
-            self.births[each["_id"]] += 1
-            dedupe_id = each.get("dedupe_id", "")
-            rivals = dedupe_id and self._namesakes(each["_id"], dedupe_id, self.clock.now())
+        for document in documents:
+            self._expect(document["seq"] not in stored, f"{document['_id']} is stored twice by one push")
+            stored.add(document["seq"])
+            void = (document["_id"], document["seq"]) in self.void
+            self._expect(not void, f"{document['_id']} is stored, though it was told that it exists")
+            former = self.lives.get(document["_id"])
+            self._expect(former is None or self._may_be_gone(former), f"{document['_id']} was lost")
+            self.births[document["_id"]] += 1
+            dedupe_id = document.get("dedupe_id", "")
+            rivals = dedupe_id and self._namesakes(document["_id"], dedupe_id, self.clock.now())
             self._expect(
                 not rivals or all(map(self._may_be_gone, rivals)),
-                f"{each['_id']} was stored, and is a duplicate of {rivals}",
+                f"{document['_id']} was stored, and is a duplicate of {rivals}",
             )
-            self.lives[each["_id"]] = Life(
-                each["_id"],
-                "remember" in each,
-                each.get("max_attempts", OPTIONS["max_attempts"].default),
-                time_of(each, "expires_at"),
+            self.lives[document["_id"]] = Life(
+                document["_id"],
+                "remember" in document,
+                document.get("max_attempts", OPTIONS["max_attempts"].default),
+                time_of(document, "expires_at"),
                 dedupe_id,
-                time_of(each, "dedupe_until") or 0.0,
-                each.get("group"),
-                each["seq"],
+                time_of(document, "dedupe_until") or 0.0,
+                document.get("group"),
+                document["seq"],
             )
 
     def _namesakes(self, job_id: str, dedupe_id: str, at: float) -> list[Life]:
@@ -185,20 +185,20 @@ class Lives(Fate):
 
     def _in_turn(self, life: Life, live: set[str]) -> None:
         """Nobody works on another job of its group, and none waits that was there before it was pushed."""
-        others = [each for each in self.lives.values() if each.group == life.group and each is not life]
+        others = [job for job in self.lives.values() if job.group == life.group and job is not life]
         at_work = [
             hand.life for hand in self.open if hand.open and hand.life in others and hand.owner in live
         ]
         self._expect(not at_work, f"{life} is at work beside {at_work}")
         began = [moment for job, moment in self.began if (job.id, job.seq) == (life.job_id, life.seq)]
         before = [
-            each.job_id
-            for each in others
-            if self.confirmed.get((each.job_id, each.seq), math.inf) < max(began, default=0)
-            and not (each.redriven or life.redriven)
+            other.job_id
+            for other in others
+            if self.confirmed.get((other.job_id, other.seq), math.inf) < max(began, default=0)
+            and not (other.redriven or life.redriven)
         ]
         waiting = {"_id": {"$in": before}, "state": "waiting", "wait.group": life.group}
-        passed = [each["_id"] for each in self.jobs.find(waiting, {"_id": 1})]
+        passed = [job["_id"] for job in self.jobs.find(waiting, {"_id": 1})]
         self._expect(not passed, f"{life} has overtaken {passed}")
 
     def settle_all(self, broker: SmallBroker, hands: list[LifeHand], kind: str, delay: float | None) -> None:
@@ -262,7 +262,7 @@ class Lives(Fate):
     def _begin_anew(self, life: Life, stored: dict[str, Any] | None) -> None:
         """If it was a dead letter, and the order to redrive it has been carried out since the last look."""
         errors = stored.get("errors", ()) if stored and life.to_redrive else ()
-        at = max((each["at"] for each in errors if each["reason"] == "redriven"), default=None)
+        at = max((error["at"] for error in errors if error["reason"] == "redriven"), default=None)
         if stored is None or at is None or (life.redriven and at <= life.redriven):
             return
         life.certain = life.possible = 0

@@ -72,7 +72,9 @@ class Stories(Fate):
     def born(self, collection: str, documents: list[Stored], stored: set[int]) -> None:
         """A job that has come from another queue has been born there."""
         self.births.update(
-            each["_id"] for each in documents if collection.startswith("queue.") and "passed" not in each
+            document["_id"]
+            for document in documents
+            if collection.startswith("queue.") and "passed" not in document
         )
 
     @invariant()
@@ -81,16 +83,16 @@ class Stories(Fate):
         come_to_rest()
         self._bury_the_dead()
         there = self._there()
-        copies = Counter(each["_id"] for _, each in there)
-        assert not [each for each, count in copies.items() if count > 1], there
-        stored = {each["_id"]: each for _, each in there}
+        copies = Counter(document["_id"] for _, document in there)
+        assert not [copy for copy, count in copies.items() if count > 1], there
+        stored = {document["_id"]: document for _, document in there}
         for job_id in self.confirmed.keys() - stored.keys():
             assert self._may_be_gone(job_id), f"{job_id} is nowhere"
-        for each in stored.values():
-            self._check_story(each)
-            self._check_end(each)
-        for each in stored.values():
-            self._check_family(each, stored)
+        for story in stored.values():
+            self._check_story(story)
+            self._check_end(story)
+        for story in stored.values():
+            self._check_family(story, stored)
         self._check_runs(stored)
         assert self.complaints == []
         self.sound = True
@@ -98,9 +100,9 @@ class Stories(Fate):
     def _there(self) -> list[tuple[str, Stored]]:
         """Every job, with its queue; not what those that have gone on leave behind."""
         return [
-            (name, each)
+            (name, document)
             for name in QUEUES
-            for each in self.documents[f"queue.{name}"].find({"forwarded_to": {"$exists": False}})
+            for document in self.documents[f"queue.{name}"].find({"forwarded_to": {"$exists": False}})
         ]
 
     def _may_be_gone(self, job_id: str) -> bool:
@@ -112,10 +114,10 @@ class Stories(Fate):
         job_id, passed, errors = stored["_id"], stored.get("passed", []), stored.get("errors", [])
         root = job_id.partition(".")[0] if "@" not in job_id else "beat"
         assert stored["payload"] == root.encode(), stored
-        gone_on = sum("hold" in each for each in passed)
+        gone_on = sum("hold" in passing for passing in passed)
         assert self.have_gone[job_id] <= gone_on <= self.may_have_gone[job_id], stored
         if len(errors) < 10:
-            assert sum(each["reason"] == "why" for each in errors) >= self.failed[job_id], stored
+            assert sum(error["reason"] == "why" for error in errors) >= self.failed[job_id], stored
 
     def _check_end(self, stored: Stored) -> None:
         job_id, state = stored["_id"], stored["state"]
@@ -127,9 +129,9 @@ class Stories(Fate):
     def _check_family(self, stored: Stored, all_stored: Mapping[str, Stored]) -> None:
         """As many are left as it waits for; none is left of one that is done, unless a worker has said so."""
         awaited = [
-            each["_id"]
-            for each in all_stored.values()
-            if each["state"] != "done" and _waits(stored, each.get("parent", {}))
+            document["_id"]
+            for document in all_stored.values()
+            if document["state"] != "done" and _waits(stored, document.get("parent", {}))
         ]
         if stored["state"] == "waiting" and "children" in stored:
             assert len(awaited) == stored["children"]["left"] > 0, (stored, awaited)
@@ -141,8 +143,8 @@ class Stories(Fate):
             assert known, f"{stored} is there, and its parent has ended"
 
     def _check_runs(self, stored: Mapping[str, Stored]) -> None:
-        runs = [each for each in self.births if each.startswith("beat@") and each.endswith("Z")]
-        twice = [each for each, count in self.births.items() if count > 1]
+        runs = [birth for birth in self.births if birth.startswith("beat@") and birth.endswith("Z")]
+        twice = [birth for birth, count in self.births.items() if count > 1]
         assert not twice, f"{twice} are pushed twice"
         schedule = self.documents["schedules"].find_one()
         if schedule:
@@ -151,9 +153,9 @@ class Stories(Fate):
 
     def unfinished(self) -> list[Stored]:
         return [
-            each
-            for name, each in self._there()
-            if each["state"] in _UNFINISHED or (each["state"] == "dead" and name != "letters")
+            row
+            for name, row in self._there()
+            if row["state"] in _UNFINISHED or (row["state"] == "dead" and name != "letters")
         ]
 
     def delivered(self, worker: ModelWorker, delivery: Delivery) -> JobHand:
@@ -177,12 +179,14 @@ class Stories(Fate):
 
     def _in_turn(self, job_id: str) -> None:
         before = [
-            each for each in self.began if self.confirmed.get(each, self.began[job_id]) < self.began[job_id]
+            other
+            for other in self.began
+            if self.confirmed.get(other, self.began[job_id]) < self.began[job_id]
         ]
         passed = [
-            each["_id"]
-            for each in self.documents["queue.mail"].find({"_id": {"$in": before}, "wait.group": "g"})
-            if "passed" not in each
+            document["_id"]
+            for document in self.documents["queue.mail"].find({"_id": {"$in": before}, "wait.group": "g"})
+            if "passed" not in document
         ]
         self._expect(not passed, f"{job_id} has overtaken {passed}")
 

@@ -65,7 +65,7 @@ class ModelWorker(FakeWorker):
         self.hands: list[Any] = []
 
     def deliver(self, deliveries: Any) -> None:
-        self.hands += [self.model.delivered(self, each) for each in deliveries]
+        self.hands += [self.model.delivered(self, delivery) for delivery in deliveries]
 
     @property
     def open_hands(self) -> list[Any]:
@@ -294,7 +294,7 @@ class Fate(RuleBasedStateMachine):
             self.time.passes_inside(0.01)
 
     def _live_owners(self) -> set[str]:
-        return {each["_id"] for each in self.documents["owners"].find({"state": "live"}, {"_id": 1})}
+        return {document["_id"] for document in self.documents["owners"].find({"state": "live"}, {"_id": 1})}
 
     # ---------------------------------------------------------------------- time
 

@@ -45,7 +45,7 @@ class QueueAtTwoBrokers:
 
     def push(self, *payloads: bytes, **settings: Any) -> list[str]:
         with Producer(endpoint=self.first.doors["smq"]) as producer:
-            receipts = [producer.push(self.name, each, **settings) for each in payloads]
+            receipts = [producer.push(self.name, payload, **settings) for payload in payloads]
         return [receipt.id for receipt in receipts]
 
     def counts(self, client: Client | None = None) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def test_who_waits_for_the_result_of_a_cancelled_job_is_told(queue: QueueAtTwoBr
         asker.connect(queue.first.doors["req"])
         headers = json.dumps({"id": "asked", "delay": 3600}).encode()
         asker.send_multipart([queue.name.encode(), headers, b"x"])
-        wait_until(lambda: "asked" in [each["id"] for each in scheduled(queue)], what="the job")
+        wait_until(lambda: "asked" in [row["id"] for row in scheduled(queue)], what="the job")
         queue.here.jobs.cancel(queue.name, "asked")
         assert asker.poll(60_000)
         error, text = asker.recv_multipart()
@@ -206,7 +206,7 @@ def test_some_dead_letters_are_removed_by_id_by_reason_and_by_time(queue: QueueA
     assert queue.here.dead_letters.discard(queue.name, reason="no such reason").result() == 0
     assert queue.elsewhere.dead_letters.discard(queue.name, ids[:1]).result() == 1
     assert queue.here.dead_letters.discard(queue.name, since=1.0, limit=1).result() == 1
-    left = {each.id for each in queue.here.jobs.list(queue.name, "dead")}
+    left = {job.id for job in queue.here.jobs.list(queue.name, "dead")}
     assert (len(left), left < set(ids[1:])) == (2, True)
     assert queue.here.dead_letters.discard(queue.name, reason="disk full").result() == 2
 
@@ -391,7 +391,9 @@ def test_plain_doors_of_a_paused_queue_refuse_who_can_hear_and_block_who_can_not
         assert broker.terminate() == 0
         # Then they are stored
         with MongoClient[dict[str, Any]](mongo_uri) as mongo:
-            assert sum(each.get("left", 1) for each in mongo[database]["queue.default"].find()) == sent
+            assert (
+                sum(document.get("left", 1) for document in mongo[database]["queue.default"].find()) == sent
+            )
 
 
 def blocked_after(push: zmq.Socket[bytes], most: int, size: int = 100) -> int:
@@ -428,6 +430,6 @@ def test_the_counters_are_the_statistics_without_the_queues(queue: QueueAtTwoBro
 
     stats, told = queue.here.stats(), queue.here.counters()
 
-    assert queue.name in {each.name for each in stats.queues}
+    assert queue.name in {listed.name for listed in stats.queues}
     assert told.counters["pushed"] == stats.counters["pushed"] >= 1
     assert told.broker.keys() == stats.broker.keys()

@@ -102,7 +102,7 @@ def newest(client: Client, **choice: Any) -> Row:
 
 def recorded(client: Client, **choice: Any) -> int:
     """How many acts are recorded, with those that are counted together."""
-    return sum(int(each["count"]) for each in client.audit(limit=1000, **choice)[0])
+    return sum(int(row["count"]) for row in client.audit(limit=1000, **choice)[0])
 
 
 def texts(row: Row) -> Row:
@@ -236,7 +236,7 @@ def test_an_order_that_says_what_holds_already_changes_and_records_nothing(
     def holds() -> tuple[int, list[Row]]:
         names = ("queues", "principals", "schedules", "subscriptions", "queue.declared")
         with MongoClient[Row](mongo_uri) as mongo:
-            stored = [each for name in names for each in mongo[DATABASE][name].find().sort("_id", 1)]
+            stored = [document for name in names for document in mongo[DATABASE][name].find().sort("_id", 1)]
         return recorded(client), stored
 
     declare()
@@ -278,7 +278,7 @@ def test_refusals_are_recorded_and_those_that_are_alike_are_counted(client: Clie
         "outcome": "refused",
         "code": "FORBIDDEN",
     }
-    assert sum(each["count"] for each in rows if each["principal"] == "reader") == 30
+    assert sum(row["count"] for row in rows if row["principal"] == "reader") == 30
     assert len(rows) - before <= 4  # a minute may end between two of them
     assert newest(client, action="cancel")["code"] == "NOT_FOUND"
 
@@ -293,10 +293,10 @@ def test_logins_are_recorded_and_what_was_typed_is_not(client: Client, web: Web)
 
     rows = client.audit(action="login")[0]
 
-    assert [(each["principal"], each["peer"]) for each in rows if each["outcome"] == "done"] == [
+    assert [(row["principal"], row["peer"]) for row in rows if row["outcome"] == "done"] == [
         ("owner", "127.0.0.1")
     ]
-    refused = {(each["name"], each["code"]): each["count"] for each in rows if each["outcome"] == "refused"}
+    refused = {(row["name"], row["code"]): row["count"] for row in rows if row["outcome"] == "refused"}
     assert refused[("owner", "NOT_ADMITTED")] == 1
     assert refused[("", "NOT_ADMITTED")] >= 2
     assert "typed" not in str(rows)
@@ -342,11 +342,11 @@ def test_pages_follow_each_other(client: Client) -> None:
 
     assert nothing is None
     assert end is None
-    assert [each["id"] for each in first + rest] == [each["id"] for each in whole]
+    assert [row["id"] for row in first + rest] == [row["id"] for row in whole]
     assert len(whole) == 14
     since = whole[3]["at"]
-    assert {each["id"] for each in client.audit(name="pages", since=since)[0]} >= {
-        each["id"] for each in whole[:4]
+    assert {row["id"] for row in client.audit(name="pages", since=since)[0]} >= {
+        row["id"] for row in whole[:4]
     }
     assert client.audit(name="pages", until=whole[-1]["at"] - 1)[0] == []
 
@@ -367,7 +367,7 @@ def test_it_is_read_over_http_with_operate_alone(client: Client, web: Web) -> No
     answer = web.get(f"{V1}/audit?name=over-http&limit=1", **owner)
 
     assert answer.status < REFUSED, answer.body
-    assert [each["action"] for each in answer.json["records"]] == ["pause"]
+    assert [entry["action"] for entry in answer.json["records"]] == ["pause"]
     at, _, last = answer.json["next"].partition("-")
     assert (int(at), last) == (round(answer.json["records"][0]["at"] * 1000), answer.json["records"][0]["id"])
     assert web.get(f"{V1}/audit?after={answer.json['next']}&name=over-http", **owner).json["records"] == []
@@ -392,7 +392,7 @@ def test_the_command_shows_records_chosen_by_its_options(client: Client, run: Ca
     chosen = json.loads(run("--json", "--name", "shown", "--outcome", "refused", "--newer-than", "1h").stdout)
 
     assert [line.split()[5] for line in table.stdout.splitlines()[1:]] == ["cancel", "pause"]
-    assert [each["code"] for each in chosen["records"]] == ["NOT_FOUND"]
+    assert [row["code"] for row in chosen["records"]] == ["NOT_FOUND"]
     assert run("--name", "shown", "--older-than", "1h").stderr.strip() == "no records"
     assert len(json.loads(run("--json", "--limit", "3").stdout)["records"]) == 3
 
@@ -441,9 +441,9 @@ def test_starts_and_reloads_are_recorded(mongo_uri: str, database: str) -> None:
         broker.terminate()
         broker.restart()
         with Client(endpoint=broker.doors["smq"]) as client:
-            after = [each["action"] for each in client.audit()[0]]
+            after = [entry["action"] for entry in client.audit()[0]]
 
-    assert [each["action"] for each in rows] == ["reload", "reload", "start"]
+    assert [row["action"] for row in rows] == ["reload", "reload", "start"]
     assert rows[1]["about"] == {"fields": ["[broker] stop_timeout"]}
     assert rows[0]["code"] == "BAD_CONFIGURATION"
     assert after == ["start", "stop", "reload", "reload", "start"]
@@ -467,12 +467,12 @@ def test_keys_that_get_in_and_those_that_do_not_are_recorded(keyed: KeyedBroker)
     with keyed.admin() as client:
         rows = client.audit(action="login")[0]
 
-    (admitted,) = [each for each in rows if each["outcome"] == "done"]
-    refused = [each for each in rows if each["outcome"] == "refused"]
+    (admitted,) = [row for row in rows if row["outcome"] == "done"]
+    refused = [row for row in rows if row["outcome"] == "refused"]
     assert (admitted["principal"], admitted["door"], admitted["peer"]) == ("admin", "smq", "127.0.0.1")
     assert len(admitted["key"]) == 12
-    assert sum(each["count"] for each in refused) >= 3
-    assert {each["code"] for each in refused} == {"NOT_ADMITTED"}
+    assert sum(row["count"] for row in refused) >= 3
+    assert {row["code"] for row in refused} == {"NOT_ADMITTED"}
 
 
 def test_a_change_in_the_store_itself_is_recorded(mongo_uri: str, database: str) -> None:

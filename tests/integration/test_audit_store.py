@@ -31,7 +31,7 @@ def some(count: int, kind: AuditKind = AuditKind.OPERATORS, at: float = NOW) -> 
 
 
 def ids(store: AuditStore) -> list[str]:
-    return [each["id"] for each in store.page(AuditChoice(), 1000).rows]
+    return [row["id"] for row in store.page(AuditChoice(), 1000).rows]
 
 
 def test_records_that_are_older_than_the_retention_are_removed(store: AuditStore) -> None:
@@ -67,7 +67,7 @@ def test_records_of_one_moment_are_leafed_through(store: AuditStore) -> None:
     found, after = [], None
     while True:
         page, after = store.page(AuditChoice(after=after), 10)
-        found += [each["id"] for each in page]
+        found += [row["id"] for row in page]
         if after is None:
             break
 
@@ -85,15 +85,15 @@ def test_repeated_logins_stand_at_their_last_time(store: AuditStore) -> None:
     assert ids(store) == ["login", "act", "old"]
     first, place = store.page(AuditChoice(), 1)
     assert (first[0]["at"], first[0]["until"], first[0]["count"]) == (NOW, NOW + 20, 2)
-    assert [each["id"] for each in store.page(AuditChoice(after=place), 10).rows] == ["act", "old"]
+    assert [row["id"] for row in store.page(AuditChoice(after=place), 10).rows] == ["act", "old"]
     # And is chosen by any of its times
-    assert [each["id"] for each in store.page(AuditChoice(until=NOW + 1), 10).rows] == ["login"]
-    assert [each["id"] for each in store.page(AuditChoice(since=NOW + 15), 10).rows] == ["login"]
+    assert [row["id"] for row in store.page(AuditChoice(until=NOW + 1), 10).rows] == ["login"]
+    assert [row["id"] for row in store.page(AuditChoice(since=NOW + 15), 10).rows] == ["login"]
 
 
 def test_an_action_is_found_by_its_first_word_and_no_part_of_one(store: AuditStore) -> None:
     names = ("users add", "users remove", "users", "usersx", "x.y")
     store.write([AuditRecord(id=name, at=NOW, action=name) for name in names])
 
-    assert {each["id"] for each in store.page(AuditChoice(action="users"), 10).rows} == set(names[:3])
+    assert {row["id"] for row in store.page(AuditChoice(action="users"), 10).rows} == set(names[:3])
     assert store.page(AuditChoice(action="."), 10).rows == []

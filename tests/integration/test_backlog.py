@@ -31,14 +31,13 @@ def test_jobs_that_wait_are_told_by_kind_tenant_and_group(jobs: OwnQueue, web: W
     found = web.get(f"{BASE}/queues/{jobs.queue}/backlog").json
     # Then
     numbers = {
-        name: [(each["name"], each["jobs"]) for each in found[name]]
-        for name in ("kinds", "tenants", "groups")
+        name: [(row["name"], row["jobs"]) for row in found[name]] for name in ("kinds", "tenants", "groups")
     }
     assert numbers["kinds"] == [("mail", 3), ("", 1)]
     assert ("north", 3) in numbers["tenants"]
     assert numbers["groups"] == [("g", 2)]
     assert (found["looked"], found["more"]) == (4, False)
-    assert all(each["oldest"] for each in found["kinds"])
+    assert all(row["oldest"] for row in found["kinds"])
 
 
 def test_no_more_than_the_first_jobs_are_looked_at(documents: Database[dict[str, Any]]) -> None:
@@ -59,4 +58,4 @@ def test_a_job_is_pushed_with_its_options_or_refused(
     )
     assert answer.status == status
     found = jobs.client.jobs.list(jobs.queue) if status == 200 else []
-    assert [(each.payload, each.priority) for each in found] == [(b'{"to": "ada"}', 7)] * len(found)
+    assert [(job.payload, job.priority) for job in found] == [(b'{"to": "ada"}', 7)] * len(found)

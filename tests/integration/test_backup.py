@@ -146,12 +146,12 @@ def test_jobs_run_on_from_a_backup_that_was_made_under_load(place: Place) -> Non
             stack.enter_context(Producer(endpoint=endpoint)),
             stack.enter_context(Client(endpoint=endpoint)),
         )
-        mail = {each.id for each in producer.push_many("mail", [b"x"] * 20)}
+        mail = {receipt.id for receipt in producer.push_many("mail", [b"x"] * 20)}
         mail |= {producer.push("mail", b"x", group="a").id for _ in range(3)}
         producer.flush(TIMEOUT)
         done = client.reserve("mail", 5, wait=TIMEOUT)
         dead = client.reserve("mail", 1, wait=TIMEOUT)
-        left = mail - {each.id for each in (*done.jobs, *dead.jobs)}
+        left = mail - {ended.id for ended in (*done.jobs, *dead.jobs)}
         done.commit()
         dead.jobs[0].reject("for a test")
         reserved = client.reserve("mail", 4, wait=TIMEOUT)
@@ -180,14 +180,14 @@ def test_jobs_run_on_from_a_backup_that_was_made_under_load(place: Place) -> Non
             wait_until(lambda: len(ran) >= len(left), 5 * TIMEOUT, "mail")
             wait_until(lambda: not client.queue("load")["ready"], 5 * TIMEOUT, "an empty queue")
         missing = before - begun - of_load
-        assert {client.show("load", each)["state"] for each in missing} <= {"scheduled"}
+        assert {client.show("load", job_id)["state"] for job_id in missing} <= {"scheduled"}
         # and no other ones
         assert sorted(ran) == sorted(left)
         assert of_load <= load.confirmed
         assert client.counters()["counters"]["reclaimed"] >= len(reserved.jobs)
-        assert [each["id"] for each in client.peek("mail", "dead")] == [dead.jobs[0].id]
+        assert [row["id"] for row in client.peek("mail", "dead")] == [dead.jobs[0].id]
         with Reader("news", endpoint=endpoint) as reader:
-            assert [each.payload for each in reader.read_batch(1, TIMEOUT)] == [b"message"]
+            assert [message.payload for message in reader.read_batch(1, TIMEOUT)] == [b"message"]
 
 
 # ------------------------------------------------------------------ one moment
@@ -217,26 +217,26 @@ def taken(
             yield snapshot, list(collections)
 
 
-def read(snapshot: BackupSnapshot, each: Description) -> list[str]:
-    return [document["_id"] for batch in snapshot.batches(each) for document in bson.decode_all(batch)]
+def read(snapshot: BackupSnapshot, description: Description) -> list[str]:
+    return [document["_id"] for batch in snapshot.batches(description) for document in bson.decode_all(batch)]
 
 
 def test_all_collections_are_of_one_moment(
     taken: tuple[BackupSnapshot, list[Description]], store: Store
 ) -> None:
     snapshot, collections = taken
-    queues = [each for each in collections if each.name.startswith("queue.")]
+    queues = [collection for collection in collections if collection.name.startswith("queue.")]
     # Given a job that goes on to another queue while that is not read yet
     first = read(snapshot, queues[0])
     store["queue.a"].delete_many({})
-    store["queue.b"].insert_many([{"_id": each} for each in first])
+    store["queue.b"].insert_many([{"_id": key} for key in first])
     # Then each job is there once
     second = read(snapshot, queues[1])
     assert len(first) == len(second) == len({*first, *second}) / 2 == 300
 
 
 def test_leases_and_events_are_not_in_it(taken: tuple[BackupSnapshot, list[Description]]) -> None:
-    assert [each.name for each in taken[1]] == ["meta", "queue.a", "queue.b"]
+    assert [collection.name for collection in taken[1]] == ["meta", "queue.a", "queue.b"]
 
 
 def test_a_queue_that_is_deleted_meanwhile_is_left_out(
@@ -456,7 +456,7 @@ def test_a_half_restored_database_is_refused_by_brokers_and_restored_again(
         BrokerProcess(mongo_uri, other, config={"devices": []}) as broker,
         Client(endpoint=broker.doors["smq"]) as client,
     ):
-        assert {each["name"] for each in client.queues()} >= {"a", "b"}
+        assert {queue["name"] for queue in client.queues()} >= {"a", "b"}
 
 
 # ------------------------------------------------------------------ the command
@@ -472,10 +472,10 @@ def test_it_takes_what_a_configuration_names_with_all_databases_of_its_queues(
     file.write_text(tomli_w.dumps({"broker": broker, "queues": {"elsewhere": {"database": other}}}))
     sluicemq("backup", "--config", file, "--out", tmp_path / "out")
     [backup] = (tmp_path / "out").iterdir()
-    for each in (store.name, other):
-        store.client.drop_database(each)
+    for name in (store.name, other):
+        store.client.drop_database(name)
     sluicemq("restore", backup, "--config", file, "--yes")
-    assert [each["_id"] for each in store.client[other]["queue.elsewhere"].find()] == ["job"]
+    assert [document["_id"] for document in store.client[other]["queue.elsewhere"].find()] == ["job"]
     assert store["queue.a"].count_documents({}) == 300
 
 

@@ -53,7 +53,7 @@ class Operator:
 
 def names(workers: list[str]) -> set[str]:
     """Return the names of workers without their hosts and processes."""
-    return {each.partition(" ")[0] for each in workers}
+    return {worker.partition(" ")[0] for worker in workers}
 
 
 def at_rest(queue: dict[str, Any]) -> bool:
@@ -64,14 +64,14 @@ def at_rest(queue: dict[str, Any]) -> bool:
 def test_ten_questions_of_a_bad_day_have_answers(broker: BrokerProcess) -> None:
     operator = Operator(broker)
     with BadDay(broker.doors["smq"]) as day:
-        wait_until(lambda: any(each.get("stuck") for each in operator.sees("workers")["workers"]))
+        wait_until(lambda: any(see.get("stuck") for see in operator.sees("workers")["workers"]))
         wait_until(lambda: at_rest(operator.sees("queues/orders")))
 
         # 1. What is wrong?
         top = operator.types("top --once")
-        dead = {each["name"]: each["dead"] for each in top["queues"]}
+        dead = {row["name"]: row["dead"] for row in top["queues"]}
         assert dead["orders"] > dead["mail"] == 0
-        told = {each["kind"] for each in wait_until(lambda: operator.sees("incidents")["incidents"])}
+        told = {row["kind"] for row in wait_until(lambda: operator.sees("incidents")["incidents"])}
         assert told & {"dead_letters", "stuck", "flood", "timed_out", "started"}
 
         # 2. Which kinds fail, and which don't?
@@ -79,13 +79,13 @@ def test_ten_questions_of_a_bad_day_have_answers(broker: BrokerProcess) -> None:
             operator.types("kinds list orders")["kinds"],
             operator.sees("kinds?queue=orders")["kinds"],
         ):
-            rows = {each["kind"]: each for each in kinds}
+            rows = {kind["kind"]: kind for kind in kinds}
             assert (rows["import"]["dead"], rows["receipt"]["dead"]) == (SOME // 2, 0)
             assert 0 < rows["invoice"]["dead"] < SOME
 
         # 3. Why, and since when? 4. On which hosts?
         for found in (operator.types("dead-letters by-error"), operator.sees("errors")):
-            errors = {each["place"]: each for each in found["errors"]}
+            errors = {row["place"]: row for row in found["errors"]}
             invoices, imports = errors["bad_day.render_invoice"], errors["bad_day.parse_import"]
             assert (invoices["type"], invoices["kinds"]) == ("KeyError", ["invoice"])
             assert 0 < invoices["first_at"] <= invoices["last_at"]
@@ -114,7 +114,7 @@ def test_ten_questions_of_a_bad_day_have_answers(broker: BrokerProcess) -> None:
             operator.types("queues show mail")["tenants"],
             operator.sees("queues/mail/backlog")["tenants"],
         ):
-            acme = max(tenants, key=lambda each: int(each["jobs"]))
+            acme = max(tenants, key=lambda tenant: int(tenant["jobs"]))
             assert (acme["name"], acme["held_back"]) == ("acme", True)
             assert acme["jobs"] > FLOOD // 2
 
@@ -123,20 +123,20 @@ def test_ten_questions_of_a_bad_day_have_answers(broker: BrokerProcess) -> None:
             operator.types("find --tenant bolt --state dead --queue orders --limit 100"),
             operator.sees("find?tenant=bolt&state=dead&queue=orders&limit=100"),
         ):
-            ids = {each["id"] for each in found["jobs"]}
+            ids = {row["id"] for row in found["jobs"]}
             assert ids
-            assert all(int(each.rpartition("-")[2]) % 3 == 0 for each in ids)
+            assert all(int(job_id.rpartition("-")[2]) % 3 == 0 for job_id in ids)
 
         # 9. Stop those that run, and the hosts with the wrong deploy
         running = [
-            each["id"] for worker in operator.types("workers list mail")["workers"] for each in worker["jobs"]
+            row["id"] for worker in operator.types("workers list mail")["workers"] for row in worker["jobs"]
         ]
         operator.types(f"jobs cancel mail {running[0]} --running")
         operator.orders(f"queues/mail/jobs/{running[1]}/cancel", {"running": True})
-        ends = {each["id"]: each["end"] for each in operator.types("jobs ended mail")["ends"]}
+        ends = {row["id"]: row["end"] for row in operator.types("jobs ended mail")["ends"]}
         assert ends[running[0]] == ends[running[1]] == "cancelled"
         operator.types("queues set-settings images hard_time_limit 60 kind_hard_time_limits thumbnail=10s")
-        wrong = sorted(each for each in invoices["workers"])
+        wrong = sorted(invoice for invoice in invoices["workers"])
         assert operator.types("workers stop", wrong[0])["queues"] == 1
         operator.orders("workers/stop", {"name": wrong[1]})
 

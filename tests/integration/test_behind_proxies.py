@@ -75,8 +75,8 @@ def test_the_page_and_all_that_it_names_are_there(behind: Behind) -> None:
     assert page.status == 200
     named = re.findall(r'(?:src|href)="([^"#]+)"', page.body.decode())
     assert len(named) >= 5
-    for each in named:
-        assert behind.get(f"/{each}").status == 200, each
+    for path in named:
+        assert behind.get(f"/{path}").status == 200, path
     assert behind.get("").status in (301, 302, 308)
     assert behind.get("/healthz").body == b"ok\n"
     assert behind.get("/api/v1/overview").json["totals"]["queues"] >= 1

@@ -86,16 +86,16 @@ def test_no_collection_of_a_used_store_lacks_a_bound(
     documents = mongo[f"kept_{os.getpid()}"]
     wait_until(lambda: {"history", "incidents"} <= set(documents.list_collection_names()), what="figures")
     # When
-    there = {each for each in documents.list_collection_names() if not each.startswith("system.")}
+    there = {name for name in documents.list_collection_names() if not name.startswith("system.")}
     # Then
-    own = {each for each in there if not each.startswith(PREFIXES)}
+    own = {name for name in there if not name.startswith(PREFIXES)}
     assert own - COLLECTIONS.keys() == set()
     assert COLLECTIONS.keys() - own - {LEFT} <= {"bus", "history_months"}, "it was not made by this test"
 
 
 def test_what_is_kept_is_shown_with_its_bound_and_measured(broker: BrokerProcess, web: Web) -> None:
     def rows() -> dict[tuple[str, str], dict[str, Any]]:
-        return {(each["kind"], each["name"]): each for each in web.get("/api/v1/kept").json["kept"]}
+        return {(row["kind"], row["name"]): row for row in web.get("/api/v1/kept").json["kept"]}
 
     # Given
     with Publisher(endpoint=broker.doors["smq"]) as publisher:
@@ -127,7 +127,7 @@ def _reject(_job: Any) -> None:
 def test_what_is_almost_full_is_an_incident(broker: BrokerProcess, web: Web) -> None:
     def said() -> str:
         found = web.get("/api/v1/incidents?span=hour").json["incidents"]
-        return "".join(each["figures"]["said"] for each in found if each["kind"] == "bound_near")
+        return "".join(row["figures"]["said"] for row in found if row["kind"] == "bound_near")
 
     text = wait_until(said, what="the incident")
     assert f"database of kept_{os.getpid()}" in text
@@ -169,8 +169,12 @@ def test_of_too_many_incidents_and_days_the_newest_stay(documents: Database[dict
     removed = incidents.trim(10), history.trim(10)
     # Then
     assert removed == (1190, 5)
-    assert [each.at for each in incidents.between(0, NOW + 9999, 99)] == [NOW + 1199 - at for at in range(10)]
-    assert {each["name"] for each in documents["history"].find()} == {f"q{number}" for number in range(5, 15)}
+    assert [incident.at for incident in incidents.between(0, NOW + 9999, 99)] == [
+        NOW + 1199 - at for at in range(10)
+    ]
+    assert {document["name"] for document in documents["history"].find()} == {
+        f"q{number}" for number in range(5, 15)
+    }
 
 
 def beside(documents: Database[dict[str, Any]]) -> int:
@@ -223,9 +227,9 @@ def test_collections_of_somebody_else_are_measured_too(documents: Database[dict[
     documents["mine"].insert_many([{} for _ in range(7)])
     documents["stream.prices"].insert_one({})
     documents["removed.mail.0a"].insert_one({})
-    found = {each.name: each for each in measure(documents)}
+    found = {collection.name: collection for collection in measure(documents)}
     assert {"mine", LEFT} <= found.keys()
-    assert not any(each.startswith(PREFIXES) for each in found)
+    assert not any(name.startswith(PREFIXES) for name in found)
     assert (found["mine"].documents, found[LEFT].documents) == (7, 1)
     disk = disk_of(documents)
     assert 0 < disk.free < disk.total

@@ -72,7 +72,7 @@ def waiting() -> Iterator[Callable[[str, str], Waiting]]:
 
 
 def workers(client: Client, queue: str) -> int:
-    return sum(each.workers for each in client.queues.list() if each.name == queue)
+    return sum(listed.workers for listed in client.queues.list() if listed.name == queue)
 
 
 def test_a_push_here_reaches_a_worker_that_waits_there(
@@ -144,7 +144,7 @@ def test_a_pause_here_holds_there(pair: Pair) -> None:
 
 
 def paused(client: Client, queue: str) -> list[str]:
-    (row,) = [each for each in client.queues() if each["name"] == queue]
+    (row,) = [entry for entry in client.queues() if entry["name"] == queue]
     found: list[str] = row["paused"]
     return found
 
@@ -212,7 +212,7 @@ def test_a_broker_that_is_alone_tells_nobody_anything(mongo_uri: str, database: 
         with Publisher(endpoint=broker.doors["smq"]) as publisher:
             publisher.publish("orders", "a", b"x").wait(TIMEOUT)
         # It has greeted whoever may be there, and no more.
-        assert [each["lines"] for each in mongo[database]["bus"].find()] == [["hello  0"]]
+        assert [row["lines"] for row in mongo[database]["bus"].find()] == [["hello  0"]]
 
 
 @pytest.mark.full

@@ -46,16 +46,16 @@ def agrees(broker: BrokerProcess) -> bool:
 
 def incidents(broker: BrokerProcess) -> list[dict[str, Any]]:
     found = Web(broker.http).get("/api/v1/incidents?span=hour").json["incidents"]
-    return [each for each in found if each["kind"] == "disagree"]
+    return [row for row in found if row["kind"] == "disagree"]
 
 
 def test_both_brokers_say_what_their_files_say_differently_until_they_agree(
     brokers: list[BrokerProcess],
 ) -> None:
     # Then both find it, and an incident names queue, key, values and brokers
-    for each in brokers:
-        wait_until(partial(differs, each), what="the difference")
-        [found] = differs(each)
+    for broker in brokers:
+        wait_until(partial(differs, broker), what="the difference")
+        [found] = differs(broker)
         assert (found["queue"], found["key"]) == ("mail", "max_running")
         assert sorted(found["values"].values(), key=str) == [5, None]
         assert {name.rpartition(":")[2] for name in found["values"]} == {str(one.pid) for one in brokers}
@@ -69,8 +69,8 @@ def test_both_brokers_say_what_their_files_say_differently_until_they_agree(
     # When the setting lies in MongoDB all brokers go by that
     with Client(timeout=TIMEOUT, endpoint=brokers[1].doors["smq"]) as client:
         client.queues.set_settings("mail", {"max_running": 3})
-        for each in brokers:
-            wait_until(partial(agrees, each), what="the end of it")
+        for broker in brokers:
+            wait_until(partial(agrees, broker), what="the end of it")
         client.queues.unset_settings("mail", ["max_running"])
     wait_until(lambda: differs(brokers[0]), what="the difference again")
     # When the second reads a file that agrees
@@ -79,8 +79,8 @@ def test_both_brokers_say_what_their_files_say_differently_until_they_agree(
     )
     brokers[1].send_signal(signal.SIGHUP)
     # Then
-    for each in brokers:
-        wait_until(partial(agrees, each), what="the end of it")
+    for broker in brokers:
+        wait_until(partial(agrees, broker), what="the end of it")
 
 
 def test_when_the_other_broker_has_gone_nothing_differs(brokers: list[BrokerProcess]) -> None:

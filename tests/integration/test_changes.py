@@ -68,7 +68,7 @@ def bury_unreadable(store: QueueStore, job_id: str, **fields: Any) -> None:
 
 
 def states(store: QueueStore) -> dict[str, str]:
-    return {job_id: each["state"] for job_id, each in everything(store).items()}
+    return {job_id: row["state"] for job_id, row in everything(store).items()}
 
 
 # ------------------------------------------------------------------------ cancel
@@ -213,7 +213,7 @@ def test_a_redrive_takes_the_ids_it_is_told_and_says_what_the_others_are(
     redriven = changes.redrive("mail", DeadLetters((first, second, "waits", "nosuch")), LATER)
     # Then
     assert (redriven.moved, redriven.left) == (2, 0)
-    assert {each: str(why).partition(" in ")[0] for each, why in redriven.refused.items()} == {
+    assert {job_id: str(why).partition(" in ")[0] for job_id, why in redriven.refused.items()} == {
         "waits": "job 'waits' is ready",
         "nosuch": "job 'nosuch' is not there",
     }
@@ -357,7 +357,7 @@ def test_a_redrive_moves_jobs_whole_to_another_queue(
     assert everything(store) == {}
     moved = stored(other, job_id)
     assert (moved["state"], moved["attempts"], moved["payload"]) == ("ready", 0, b"p" * 1000)
-    assert [each["reason"] for each in moved["errors"]] == ["bad", "redriven from mail"]
+    assert [row["reason"] for row in moved["errors"]] == ["bad", "redriven from mail"]
     assert ids(other.reserve(1, LATER, ME).jobs) == [job_id]
 
 
@@ -380,7 +380,7 @@ def test_a_job_whose_id_is_in_the_other_queue_is_refused_by_name_and_stays(
 def test_of_many_that_are_refused_a_hundred_are_named_and_all_are_counted(
     store: QueueStore, changes: ChangesAtOnce, other: QueueStore
 ) -> None:
-    other.push([a_job(each, b"its own") for each in dead_letters(store, 150)], NOW)
+    other.push([a_job(letter, b"its own") for letter in dead_letters(store, 150)], NOW)
     redriven = changes.redrive("mail", DeadLetters(), LATER, other)
     assert (redriven.moved, redriven.left, len(redriven.refused)) == (0, 150, 100)
 

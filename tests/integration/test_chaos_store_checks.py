@@ -36,7 +36,7 @@ def test_a_store_at_rest_has_nothing_left(store: Store) -> None:
 @pytest.mark.parametrize("state", ["ready", "reserved", "waiting", "dead"])
 def test_a_job_that_is_left_is_found(store: Store, state: str) -> None:
     store[f"queue.{features.SHORT}"].insert_one({"_id": "job-1", "state": state})
-    assert ["job-1" in each.evidence[0] for each in left(store)] == [True]
+    assert ["job-1" in breach.evidence[0] for breach in left(store)] == [True]
 
 
 @pytest.mark.parametrize(
@@ -52,4 +52,4 @@ def test_a_job_that_is_left_is_found(store: Store, state: str) -> None:
 )
 def test_what_else_is_left_is_found(store: Store, collection: str, document: dict[str, Any]) -> None:
     store[collection].insert_one(document)
-    assert [each.kind for each in left(store)] == ["stuck"]
+    assert [breach.kind for breach in left(store)] == ["stuck"]

@@ -121,8 +121,8 @@ def dial(network: Network, echo: Echo) -> Iterator[Callable[[str], Dialer]]:
         return dialer
 
     yield dial
-    for each in dialers:
-        each.end()
+    for dialed in dialers:
+        dialed.end()
 
 
 Dial = Callable[[str], Dialer]
@@ -146,9 +146,9 @@ def test_a_block_holds_back_what_two_places_send_each_other_and_nothing_else(
 ) -> None:
     # Given
     a, b = dial("a"), dial("b")
-    for each in (a, b):
-        each.say("before")
-        each.wait("before")
+    for receipt in (a, b):
+        receipt.say("before")
+        receipt.wait("before")
     # When
     network.between("a", "echo").block()
     a.say("held")
@@ -189,9 +189,9 @@ def test_a_new_connection_over_a_block_opens_when_it_is_restored(
 
 def test_refused_connections_end_and_new_ones_are_not_taken(network: Network, dial: Dial) -> None:
     a, b = dial("a"), dial("b")
-    for each in (a, b):
-        each.say("before")
-        each.wait("before")
+    for receipt in (a, b):
+        receipt.say("before")
+        receipt.wait("before")
     network.between("a", "echo").refuse()
     a.say("refused")
     b.say("taken")

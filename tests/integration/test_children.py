@@ -97,7 +97,7 @@ def are_left(client: Client, queue: str, job_id: str, left: int) -> bool:
 
 
 def test_children_of_children_that_go_on_through_other_queues_end_it_too(endpoint: str, queue: str) -> None:
-    inner, leaf, last = (f"{queue}-{each}" for each in ("inner", "leaf", "last"))
+    inner, leaf, last = (f"{queue}-{name}" for name in ("inner", "leaf", "last"))
     ends: list[str] = []
     handlers: dict[str, Callable[[Job], Any]] = {
         queue: lambda _job: FanOut(Forward(inner), Forward(inner), Forward(last)),
@@ -109,7 +109,7 @@ def test_children_of_children_that_go_on_through_other_queues_end_it_too(endpoin
         assert producer.call(queue, b"x", SECONDS, id="a") == b""
     assert sorted(ends) == ["a.1.1", "a.1.2", "a.2.1", "a.2.2", "a.3"]
     with Client(endpoint=endpoint) as client:
-        assert [client.queues.get(each).dead for each in handlers] == [0] * 4
+        assert [client.queues.get(handler).dead for handler in handlers] == [0] * 4
 
 
 def test_a_group_waits_for_the_children_of_its_first_job(endpoint: str, queue: str) -> None:
@@ -121,8 +121,8 @@ def test_a_group_waits_for_the_children_of_its_first_job(endpoint: str, queue: s
 
     with working(endpoint, {queue: split, pages: lambda job: order.append(job.id)}):
         with Producer(endpoint=endpoint) as producer:
-            for each in ("a", "b"):
-                producer.push(queue, b"x", id=each, group="book")
+            for name in ("a", "b"):
+                producer.push(queue, b"x", id=name, group="book")
         wait_until(lambda: len(order) == 4, SECONDS)
     assert order == ["a", "a.2", "a.1", "b"]
 
@@ -184,7 +184,7 @@ def test_a_child_whose_id_is_taken_gives_the_job_back_with_that_as_its_reason(
         with working(endpoint, {queue: lambda _job: FanOut(Forward(pages), Forward(pages))}):
             wait_until(lambda: client.peek(queue, "dead"), SECONDS)
         assert "has a job 'a.2' already" in client.show(queue, "a")["errors"][-1]["reason"]
-        assert [each.id for each in client.jobs.list(pages)] == []
+        assert [page.id for page in client.jobs.list(pages)] == []
 
 
 def test_a_fan_out_that_no_transaction_takes_gives_the_job_back_with_that_as_its_reason(
@@ -205,7 +205,7 @@ def test_a_fan_out_that_no_transaction_takes_gives_the_job_back_with_that_as_its
         # Then
         assert "100 queues at most" in client.show(queue, "a")["errors"][-1]["reason"]
         assert "would inherit 100000000 bytes" in client.show(f"{queue}-large", "b")["errors"][-1]["reason"]
-        assert f"{queue}-0" not in {each.name for each in client.queues.list()}
+        assert f"{queue}-0" not in {listed.name for listed in client.queues.list()}
 
 
 # ---------------------------------------------------------------------------- the store
@@ -270,7 +270,7 @@ def test_the_end_of_a_child_is_counted_once_whatever_breaks_off(
     problems, parents = end_children(pages, ended(jobs[:2]), LATER, lambda _name: store)
     assert (problems, parents) == ({}, [])
     problems, parents = end_children(pages, ended(jobs[:2]), LATER, lambda _name: store)
-    assert {type(each) for each in problems.values()} == {UncertainError}
+    assert {type(problem) for problem in problems.values()} == {UncertainError}
     assert stored(store, "a")["children"]["left"] == 1
 
 
@@ -301,7 +301,7 @@ def test_a_child_that_another_worker_has_is_not_counted(store: QueueStore, pages
     pages.release([first])
     pages.reserve(1, LATER, "thief", 9)
     problems, _ = end_children(pages, ended([first, second]), LATER, lambda _name: store)
-    assert {each: type(why) for each, why in problems.items()} == {first.id: LeaseLostError}
+    assert {problem: type(why) for problem, why in problems.items()} == {first.id: LeaseLostError}
     assert stored(store, "a")["children"]["left"] == 2
 
 
@@ -312,8 +312,8 @@ def test_a_dead_child_is_told_of_until_that_is_noted_and_a_parent_that_is_gone_d
     dead = [RolledBack(job, "no ink", "worker", dead=True) for job in (first, second)]
     pages.roll_back(dead, LATER)
     found = dead_children(pages, NOW, 10)
-    assert [each.id for each in found] == [first.id, second.id]
-    parents = [each.parent for each in found if each.parent]
+    assert [job.id for job in found] == [first.id, second.id]
+    parents = [job.parent for job in found if job.parent]
     assert fail_parents(store, dict.fromkeys(parents, "no ink"), LATER) == {parents[0]: []}
     assert stored(store, "a")["state"] == "dead"
     mark_parents_notified(pages, found)
@@ -325,7 +325,7 @@ def dead_of_its_child(store: QueueStore, pages: QueueStore) -> None:
     first, second, third = waiting(store, pages)
     pages.roll_back([RolledBack(first, "no ink", "worker", dead=True)], LATER)
     found = dead_children(pages, NOW, 10)
-    fail_parents(store, {each.parent: "no ink" for each in found if each.parent}, LATER)
+    fail_parents(store, {job.parent: "no ink" for job in found if job.parent}, LATER)
     mark_parents_notified(pages, found)
     end_children(pages, ended([second]), LATER, lambda _name: store)
     pages.release([third])
@@ -341,7 +341,7 @@ def work_off(store: QueueStore, pages: QueueStore) -> list[str]:
     jobs = pages.reserve(10, LATER + 2, "worker", 3).jobs
     problems, parents = end_children(pages, ended(jobs), LATER + 2, lambda _name: store)
     assert problems == {}
-    return [each.id for each in parents]
+    return [parent.id for parent in parents]
 
 
 def test_a_redriven_parent_waits_for_the_children_that_are_left_where_the_failed_one_was_redriven(
@@ -373,7 +373,7 @@ def test_a_parent_stays_a_dead_letter_whoever_works_on_the_dead_letter_of_its_ch
     graves = QueueStore(documents, "queue.graves")
     moves = IntoQueue(pages.jobs, graves.jobs, LATER + 1, Portions(10), by_setting=True)
     redriven = Redriven()
-    moves.run([each["_id"] for each in pages.jobs.find({"state": "dead"}, {"_id": 1})], redriven)
+    moves.run([job["_id"] for job in pages.jobs.find({"state": "dead"}, {"_id": 1})], redriven)
     assert redriven.moved == 1
     # When
     work_off(store, pages)
@@ -415,6 +415,6 @@ def test_of_a_fan_out_into_a_queue_with_one_of_the_ids_nothing_is_there(
     pages.push([a_job("a.2")], NOW)
     store.push([a_job("a"), a_job("b")], NOW)
     parents = store.reserve(2, NOW, "worker", 1).jobs
-    problems = fan_out(store, [fan(each, pages, 3) for each in parents], LATER)
-    assert {each: type(why) for each, why in problems.items()} == {"a": DuplicateError}
+    problems = fan_out(store, [fan(parent, pages, 3) for parent in parents], LATER)
+    assert {problem: type(why) for problem, why in problems.items()} == {"a": DuplicateError}
     assert sorted(everything(pages)) == ["a.2", "b.1", "b.2", "b.3"]

@@ -78,7 +78,7 @@ def test_a_claim_waits_for_jobs_up_to_its_time(broker: BrokerUnderTest, client: 
     claims = []
     waiting = threading.Thread(target=lambda: claims.append(client.jobs.reserve(queue, 3, wait=SECONDS)))
     waiting.start()
-    wait_until(lambda: any(each.name == queue and each.workers for each in client.queues.list()))
+    wait_until(lambda: any(listed.name == queue and listed.workers for listed in client.queues.list()))
     ids = push(broker, queue, 3)
     waiting.join(SECONDS)
     with claims[0] as claim:

@@ -38,7 +38,7 @@ class Shop:
 
     def payments(self, job_id: str) -> list[int]:
         """Return the attempts at which a job was paid."""
-        return [each["attempt"] for each in self.paid.find({"job": job_id})]
+        return [row["attempt"] for row in self.paid.find({"job": job_id})]
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_the_job_comes_again_if_the_transaction_is_aborted_or_left_open(jobs: Ow
         ends_at(jobs, job_id, "done")
 
     assert shop.payments(job_id) == [3]
-    reasons = [each["reason"] for each in jobs.show(job_id)["errors"]]
+    reasons = [row["reason"] for row in jobs.show(job_id)["errors"]]
     assert reasons[0].startswith("ZeroDivisionError")
     assert "its transaction has not committed" in reasons[1]
     assert counted(jobs, "rolled_back") == before + 2
@@ -185,7 +185,7 @@ def test_a_group_goes_on_behind_a_transaction(jobs: OwnQueue, shop: Shop) -> Non
     pushed = [jobs.push(group="account") for _ in range(5)]
     with working(jobs.endpoint, {jobs.queue: handle}):
         wait_until(lambda: shop.paid.count_documents({}) == 5, SECONDS, "the group")
-    assert [each["job"] for each in shop.paid.find().sort("_id", 1)] == pushed
+    assert [row["job"] for row in shop.paid.find().sort("_id", 1)] == pushed
 
 
 @pytest.mark.parametrize("join", [False, True])
@@ -199,7 +199,7 @@ def test_a_child_is_counted_at_its_parent_in_the_transaction(
 
     def book(job: Job) -> FanOut | bytes:
         if job.children is not None:
-            return b"+".join(each.result or b"" for each in job.children)
+            return b"+".join(child.result or b"" for child in job.children)
         return FanOut(*(Forward(pages, b"%d" % n) for n in range(6)), **kept)
 
     def draw(job: Job) -> None:
@@ -214,7 +214,7 @@ def test_a_child_is_counted_at_its_parent_in_the_transaction(
         reply = jobs.producer.submit(chapters, b"chapter", id="c")
         with Worker(pages, draw, concurrency=3, endpoint=jobs.endpoint):
             assert reply.result(SECONDS) == (b"0+1+2+3+4+5" if join else b"fixed")
-    assert sorted(each["job"] for each in shop.paid.find()) == [f"c.1.{n}" for n in range(1, 7)]
+    assert sorted(row["job"] for row in shop.paid.find()) == [f"c.1.{n}" for n in range(1, 7)]
 
 
 def test_an_async_handler_commits_in_a_session_of_its_own_client(
@@ -270,7 +270,7 @@ def test_the_answer_is_for_who_has_the_job(jobs: OwnQueue) -> None:
     jobs.push(id="held")
     worker, (receipt, *_) = jobs.stranger()
     statements = decode(worker.ask(wire.COMMITIN, receipt, 0).fields[0])["statements"]
-    assert [each["collection"] for each in statements] == [jobs.collection.name]
+    assert [statement["collection"] for statement in statements] == [jobs.collection.name]
     other = jobs.broker.smq()
     assert other.ask(wire.COMMITIN, receipt, 0).fields[0] == "LEASE_LOST"
     for wrong in ((receipt, -1), (receipt,), ("text", 0), (receipt, 2**40)):

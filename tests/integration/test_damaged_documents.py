@@ -73,7 +73,7 @@ ODD: Final[list[Any]] = [
     *(DatetimeMS(2**61), date(NOW)),
 ]
 #: Collections of which each document is one of many, and no broker can do without a certain one.
-READERS: Final = {name for name, each in COLLECTIONS.items() if each.read}
+READERS: Final = {name for name, collection in COLLECTIONS.items() if collection.read}
 MANY: Final = sorted(READERS - {"meta", "places"})
 ALL: Final = [*MANY, "stream.prices"]
 SECONDS: Final = 30.0
@@ -191,8 +191,8 @@ def damaged(document: Mapping[str, Any], keys: tuple[str, ...] = ()) -> Iterator
         for odd in ODD[:4] if keys else ODD:
             one: dict[str, Any] = copy.deepcopy(dict(document))
             place: Any = one
-            for each in keys:
-                place = place[each]
+            for step in keys:
+                place = place[step]
             if odd is MISSING:
                 del place[key]
             else:
@@ -211,9 +211,9 @@ def damage(documents: Documents, name: str) -> int:
             key = document["_id"]
             one["_id"] = f"{key}-{number}" if isinstance(key, str) else key + 1 + number
             if name == "principals" and isinstance(one.get("keys"), list):
-                for each in one["keys"]:
-                    if isinstance(each, dict) and isinstance(each.get("id"), str):
-                        each["id"] += f"-{number}"  # the index lets no two have one
+                for row in one["keys"]:
+                    if isinstance(row, dict) and isinstance(row.get("id"), str):
+                        row["id"] += f"-{number}"  # the index lets no two have one
             if name == "subscriptions" and one.get("name") == document["name"]:
                 one["name"] += f"-{number}"
             copies.append(one)
@@ -267,7 +267,7 @@ def goes_on_beside(mongo_uri: str, filled: Documents, names: Sequence[str]) -> N
             work(broker, client, filled)
             wait_until(lambda: beats(filled, broker) > ROUNDS, SECONDS, "all duties")
             look_around(client)
-            named = {each.name for each in client.schedules.list()}
+            named = {schedule.name for schedule in client.schedules.list()}
         log = broker.log_text()
     # Then
     assert {"report", "nightly"} <= named
@@ -303,7 +303,7 @@ def work(broker: BrokerProcess, client: Client, documents: Documents) -> None:
     came: list[bytes] = []
 
     def handle(batch: Batch) -> None:
-        came.extend(each.payload for each in batch)
+        came.extend(job.payload for job in batch)
 
     with Subscription("prices", "others", handle, on_gap=lambda _gap: None, endpoint=endpoint):
         wait_until(lambda: b"new" in came, SECONDS, "what was published behind damaged segments")
@@ -326,7 +326,7 @@ def of_limits(documents: Documents) -> None:
 def of_history(documents: Documents) -> None:
     history = HistoryStore(documents)
     mail, other = HistorySubject("queue", "mail"), HistorySubject("queue", "other")
-    counts = [MinuteCounts(each, int(NOW // 60), {"pushed": 1}, {"ready": 9}) for each in (mail, other)]
+    counts = [MinuteCounts(subject, int(NOW // 60), {"pushed": 1}, {"ready": 9}) for subject in (mail, other)]
     history.add("w", 2, counts)
     assert history.minutes(other, day_of(NOW))
     first = day_of(NOW - 9 * 86400)
@@ -340,24 +340,24 @@ def of_history(documents: Documents) -> None:
 
 def of_principals(documents: Documents) -> None:
     store = PrincipalStore(documents)
-    before = max(each.revision for each in store.read())
+    before = max(record.revision for record in store.read())
     store.change("berta", lambda _before: PrincipalRecord(name="berta"), NOW)
-    assert "berta" in [each.name for each in store.read(before)], "brokers find the change"
+    assert "berta" in [record.name for record in store.read(before)], "brokers find the change"
 
 
 def of_records(documents: Documents) -> None:
     store = QueueRecordStore(documents)
-    before = max(each.revision for each in store.read())
+    before = max(record.revision for record in store.read())
     paused = frozenset(["intake"])
     store.change("new", lambda _before: QueueRecord(name="new", paused=paused), NOW)
-    assert "new" in [each.name for each in store.read(before)]
+    assert "new" in [record.name for record in store.read(before)]
 
 
 def test_a_page_of_the_audit_goes_around_a_record_without_a_time(documents: Documents) -> None:
     make_some(documents)
     documents["audit"].insert_one({"_id": "strange", "principal": "p"})
     page = AuditStore(documents).page(AuditChoice(), 3)
-    assert [each["id"] for each in page.rows] == ["9e", "9f"]
+    assert [row["id"] for row in page.rows] == ["9e", "9f"]
 
 
 def test_each_collection_that_a_broker_makes_has_a_reader(documents: Documents) -> None:
@@ -396,7 +396,7 @@ def of_stream(documents: Documents) -> None:
     assert stream.newer(Tail())[-1].next == tail.next + 1
     stream.raise_first(tail.next)
     assert stream.head().first == tail.next
-    assert [each.first for each in stream.read(1, 1 << 20).segments] == [tail.next]
+    assert [segment.first for segment in stream.read(1, 1 << 20).segments] == [tail.next]
     stream.remove(tail.next)
     assert stream.kept().messages == 1
 
@@ -426,18 +426,20 @@ CERTAIN: Final[list[tuple[str, Any, Callable[[Documents], None]]]] = [
 
 
 @pytest.mark.one_in(5)
-@pytest.mark.parametrize(("name", "key", "use"), CERTAIN, ids=[f"{each[0]}-{each[1]}" for each in CERTAIN])
+@pytest.mark.parametrize(("name", "key", "use"), CERTAIN, ids=[f"{case[0]}-{case[1]}" for case in CERTAIN])
 def test_one_certain_document_may_be_damaged_in_any_way(
     filled: Documents, name: str, key: Any, use: Callable[[Documents], None]
 ) -> None:
-    used = [each for each in filled.list_collection_names() if each.startswith(name)]
-    whole = {each: list(filled[each].find()) for each in used}
-    (good,) = [each for each in whole[name] if each["_id"] == key]
+    used = [found for found in filled.list_collection_names() if found.startswith(name)]
+    whole = {collection: list(filled[collection].find()) for collection in used}
+    (good,) = [document for document in whole[name] if document["_id"] == key]
     failed = []
     for one in damaged(good):
-        for each, stored in whole.items():
-            filled[each].delete_many({})
-            filled[each].insert_many([one if each == name and doc["_id"] == key else doc for doc in stored])
+        for collection, stored in whole.items():
+            filled[collection].delete_many({})
+            filled[collection].insert_many(
+                [one if collection == name and doc["_id"] == key else doc for doc in stored]
+            )
         try:
             use(filled)
         except Exception as error:  # noqa: BLE001 - all are told together

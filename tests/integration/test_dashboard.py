@@ -107,8 +107,8 @@ def dashboard(browser: Browser, shared_broker: BrokerUnderTest, jobs: OwnQueue) 
 
 
 def kill(jobs: OwnQueue, *ids: str, reason: str = "no such address", payload: bytes = b"job") -> None:
-    for each in ids:
-        jobs.push(payload, id=each)
+    for job_id in ids:
+        jobs.push(payload, id=job_id)
 
     def handler(_job: Any) -> None:
         raise Reject(reason)
@@ -141,7 +141,9 @@ def test_every_page_shows_what_is_there_and_nothing_that_users_write_becomes_mar
             f"schedules/{schedule}",
             f"streams/{stream}",
         ]
-        places += [f"queues/{jobs.queue}/jobs/{quote(each, safe='')}" for each in (SCRIPT, f"done {SCRIPT}")]
+        places += [
+            f"queues/{jobs.queue}/jobs/{quote(job_id, safe='')}" for job_id in (SCRIPT, f"done {SCRIPT}")
+        ]
         places += [
             f"queues/{jobs.queue}/jobs/json",
             f"queues?contains={quote(SCRIPT)}",
@@ -192,9 +194,9 @@ def test_no_two_labels_of_an_axis_are_alike_whatever_is_shown(dashboard: Dashboa
         }"""
     )
     assert axes[-3:] == [["0", "1"], ["0 min", "2 min", "4 min"], ["0.0M", "0.5M", "1.0M"]]
-    for each in axes:
-        assert len(set(each)) == len(each)
-        assert max(map(len, each)) <= 9, each
+    for ax in axes:
+        assert len(set(ax)) == len(ax)
+        assert max(map(len, ax)) <= 9, ax
 
 
 @_full

@@ -76,10 +76,10 @@ class Rig:
 
     def left(self) -> list[str]:
         """Return the ids that are there, in order."""
-        return [str(each["_id"]) for each in self.store.jobs.find({}, {"_id": 1}).sort("_id", 1)]
+        return [str(job["_id"]) for job in self.store.jobs.find({}, {"_id": 1}).sort("_id", 1)]
 
     def removed(self) -> int:
-        return sum(each.queue.counters.values[Count.DEAD_REMOVED] for each in self._brokers)
+        return sum(broker.queue.counters.values[Count.DEAD_REMOVED] for broker in self._brokers)
 
     def stop(self) -> None:
         for broker in self._brokers:
@@ -203,7 +203,7 @@ def test_a_removal_that_its_broker_leaves_half_done_is_ended_by_another(rig: Rig
     rig.sweep()
     # Then
     assert rig.left() == []
-    assert {each.state for each in first.tasks.latest()} <= {TaskState.DONE, TaskState.INTERRUPTED}
+    assert {task.state for task in first.tasks.latest()} <= {TaskState.DONE, TaskState.INTERRUPTED}
 
 
 def test_how_much_of_its_bounds_a_queue_has_used_is_known_before_anything_is_removed(rig: Rig) -> None:

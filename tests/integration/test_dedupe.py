@@ -261,19 +261,21 @@ def test_of_many_pushes_at_once_one_is_first_and_all_others_hear_its_id(
     many, rounds = 16, 10
     start = Barrier(many)
     if held_before:
-        store.push([one_of(f"old-{each}", Dedupe(f"{each}", WINDOW)) for each in range(rounds)], NOW)
+        store.push([one_of(f"old-{turn}", Dedupe(f"{turn}", WINDOW)) for turn in range(rounds)], NOW)
 
     def push(number: int) -> list[tuple[str, Pushed]]:
         answers = []
-        for each in range(rounds):
-            job = one_of(f"{each}-{number}", Dedupe(f"{each}", WINDOW))
+        for turn in range(rounds):
+            job = one_of(f"{turn}-{number}", Dedupe(f"{turn}", WINDOW))
             start.wait(60)
             answers.append((job.id, brokers[number % 2].push([job], NOW + WINDOW)))
         return answers
 
     # When
     with ThreadPoolExecutor(many) as threads:
-        answers = [list(each) for each in zip(*threads.map(push, range(many)), strict=True)]
+        answers = [
+            list(answers_of_one) for answers_of_one in zip(*threads.map(push, range(many)), strict=True)
+        ]
     # Then
     for answer in answers:
         [first] = [job_id for job_id, pushed in answer if pushed == Pushed()]

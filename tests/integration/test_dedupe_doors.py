@@ -94,7 +94,9 @@ def test_of_many_producers_at_two_brokers_one_is_first_and_its_job_is_done_once(
 
         # When
         with ThreadPoolExecutor(len(producers)) as threads:
-            answers = [list(each) for each in zip(*threads.map(push_all, producers), strict=True)]
+            answers = [
+                list(answers_of_one) for answers_of_one in zip(*threads.map(push_all, producers), strict=True)
+            ]
         # Then
         winners = []
         for answer in answers:

@@ -80,8 +80,8 @@ class Pushes(RuleBasedStateMachine):
     )
     def push(self, batch: list[tuple[str, str, int]], cut: int, *, applied: bool) -> None:
         jobs = [
-            a_job(each, max_attempts=0, dedupe=Dedupe(name, window) if name else None)
-            for each, name, window in batch
+            a_job(job_id, max_attempts=0, dedupe=Dedupe(name, window) if name else None)
+            for job_id, name, window in batch
         ]
         answer = self._push(jobs, cut, applied=applied)
         existing, refused, new = set(), {}, set()
@@ -134,8 +134,8 @@ class Pushes(RuleBasedStateMachine):
     def mongodb_removes_what_is_over(self) -> None:
         over = {
             job_id
-            for job_id, each in everything(self.store).items()
-            if "remove_at" in each and seconds(each["remove_at"]) <= self.now
+            for job_id, row in everything(self.store).items()
+            if "remove_at" in row and seconds(row["remove_at"]) <= self.now
         }
         self.store.jobs.delete_many({"_id": {"$in": list(over)}})
         self._gone(over)
@@ -143,7 +143,7 @@ class Pushes(RuleBasedStateMachine):
     @rule(state=st.sampled_from(["ready", "done", "dead"]))
     def purge(self, state: str) -> None:
         self.changes.purge("mail", state, self.now)
-        self._gone({job_id for job_id, each in self.jobs.items() if each == state})
+        self._gone({job_id for job_id, job in self.jobs.items() if job == state})
 
     def _gone(self, ids: set[str]) -> None:
         self.jobs = {job_id: state for job_id, state in self.jobs.items() if job_id not in ids}
@@ -154,7 +154,7 @@ class Pushes(RuleBasedStateMachine):
     @invariant()
     def each_open_window_has_its_job(self) -> None:
         there = everything(self.store)
-        assert {job_id: each["state"] for job_id, each in there.items()} == self.jobs
+        assert {job_id: row["state"] for job_id, row in there.items()} == self.jobs
         for name, (job_id, until) in self.holds.items():
             if until > self.now:
                 assert there[job_id].get("dedupe_id") == name

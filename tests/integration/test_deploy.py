@@ -115,7 +115,7 @@ def fail(checkout: Path, *tests: str) -> tuple[str, ...]:
     (cached / "lastfailed").write_text(json.dumps(dict.fromkeys(tests, True)))
     failed = [test.replace("/", ".").replace(".py::", '" name="') for test in tests]
     cases = [
-        f'<testcase classname="{each}"><failure>it waited too long</failure></testcase>' for each in failed
+        f'<testcase classname="{name}"><failure>it waited too long</failure></testcase>' for name in failed
     ]
     (checkout / "report.xml").write_text(f"<testsuite>{''.join(cases)}</testsuite>")
     pytest_played = "mkdir -p test-reports; cp report.xml test-reports/first-try.xml; echo F >&2; exit 1"

@@ -23,7 +23,7 @@ def figures() -> set[str]:
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     registry.register(metrics.BrokerCollector(Everything(queues=1)))
-    return {"up", *(each.name for family in registry.collect() for each in family.samples)}
+    return {"up", *(sample.name for family in registry.collect() for sample in family.samples)}
 
 
 def named(expression: str) -> set[str]:
@@ -40,9 +40,9 @@ def expressions() -> dict[str, str]:
         for target in panel.get("targets", ())
     }
     queries = {
-        each["name"]: each["query"]["query"]
-        for each in DASHBOARD["templating"]["list"]
-        if each["type"] == "query"
+        row["name"]: row["query"]["query"]
+        for row in DASHBOARD["templating"]["list"]
+        if row["type"] == "query"
     }
     return {**alerts, **panels, **queries}
 
@@ -57,7 +57,7 @@ def test_an_expression_names_figures_that_there_are(where: str) -> None:
 
 def test_a_rise_is_looked_for_in_counters_only() -> None:
     risen = re.findall(r"(?:rate|increase)\((\w+)", json.dumps(expressions()))
-    assert [each for each in risen if not each.endswith(("_total", "_bucket"))] == []
+    assert [name for name in risen if not name.endswith(("_total", "_bucket"))] == []
 
 
 def test_every_rule_has_a_case_in_which_it_fires() -> None:

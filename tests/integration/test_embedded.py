@@ -369,11 +369,11 @@ def test_its_log_is_rotated_while_it_runs_and_few_files_are_kept(tmp_path: Path)
             # What it writes after a rotation stands in the new file, so it has opened that.
             newest = (tmp_path / kept[0], tmp_path / kept[1])
             wait_until(
-                lambda: any("the newest of all" in each.read_text() for each in newest if each.exists())
+                lambda: any("the newest of all" in file.read_text() for file in newest if file.exists())
             )
 
             client.admin.command("profile", 0, slowms=1000)
-            wait_until(lambda: sorted(each.name for each in tmp_path.glob("mongod.log*")) == kept)
+            wait_until(lambda: sorted(file.name for file in tmp_path.glob("mongod.log*")) == kept)
 
         assert store.pid == pid
 

@@ -38,7 +38,7 @@ def test_the_end_of_a_job_is_known_when_the_job_is_gone(broker: BrokerProcess) -
         assert (done.end, done.attempt, done.kind) == ("committed", 1, "shout")
         assert str(done.worker).startswith("shouter")
         assert done.seconds is not None
-        assert {each.id: each.end for each in client.jobs.ended("mail")} == {
+        assert {job.id: job.end for job in client.jobs.ended("mail")} == {
             "done": "committed",
             cancelled: "cancelled",
             expired: "expired",
@@ -46,7 +46,7 @@ def test_the_end_of_a_job_is_known_when_the_job_is_gone(broker: BrokerProcess) -
         assert client.jobs.ended("mail")[0].id == "done"
         assert client.jobs.ended("mail", "nobody") == []
         answer = Web(broker.http).get("/api/v1/queues/mail/ended?id=done").json
-        assert [each["end"] for each in answer["ends"]] == ["committed"]
+        assert [row["end"] for row in answer["ends"]] == ["committed"]
         with pytest.raises(NotFoundError):
             client.jobs.ended("no-queue")
 
@@ -69,7 +69,7 @@ def test_only_the_latest_ends_are_remembered() -> None:
     ends = Ends()
     for number in range(5000):
         ends.note("committed", [str(number)], float(number))
-    known = [int(each.id) for each in ends.find(None, 10_000)]
+    known = [int(end.id) for end in ends.find(None, 10_000)]
     assert 500 <= len(known) <= 1000
     assert known == sorted(known, reverse=True)
     assert known[0] == 4999
@@ -80,4 +80,4 @@ def test_many_queues_remember_fewer_ends_each() -> None:
     for ends in queues:
         for number in range(60):
             ends.note("committed", [str(number)], 0.0)
-    assert all(len(each.find(None, 1000)) < 60 for each in queues[1000:])
+    assert all(len(queue.find(None, 1000)) < 60 for queue in queues[1000:])

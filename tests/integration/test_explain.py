@@ -109,7 +109,7 @@ def test_a_claim_of_a_part_passes_over_the_keys_of_the_others_and_reads_none_of_
         claim = crowded.reserve(256, NOW, "claimer", brokers=brokers, place=1)
     # Then
     find, _ = plans
-    assert len({each.seq % brokers for each in claim.jobs}) == 1
+    assert len({job.seq % brokers for job in claim.jobs}) == 1
     assert find.returned == find.documents == len(claim.jobs) == 256
     assert find.keys <= 256 * brokers * 3  # the priorities of these jobs go by their numbers, too
     assert "SORT" not in find.stages
@@ -251,8 +251,8 @@ def test_who_holds_dedupe_ids_and_whose_windows_are_over_is_read_by_key(
     # Given
     held, over = 100, 50
     windows = [Dedupe(f"d{at}", 10.0 if at < over else 99.0) for at in range(held)]
-    crowded.push([a_job(f"first-{each.id}", dedupe=each) for each in windows], NOW)
-    second = [a_job(f"second-{each.id}", dedupe=each) for each in windows]
+    crowded.push([a_job(f"first-{window.id}", dedupe=window) for window in windows], NOW)
+    second = [a_job(f"second-{window.id}", dedupe=window) for window in windows]
     # When
     with explainer.plans() as plans:
         answer = crowded.push(second, NOW + 10)
@@ -287,7 +287,7 @@ def test_counting_is_bounded_however_many_jobs_there_are(crowded: QueueStore, ex
     assert all(plan.keys <= COUNTED_EXACTLY + 2 * PRIORITIES for plan in plans)
 
 
-@pytest.mark.parametrize("state", [*(each for each in SHOWN_STATES if each != State.WAITING), "expired"])
+@pytest.mark.parametrize("state", [*(shown for shown in SHOWN_STATES if shown != State.WAITING), "expired"])
 def test_each_branch_of_a_count_finds_its_index_by_itself(
     crowded: QueueStore, explainer: Explainer, state: str
 ) -> None:
@@ -374,7 +374,7 @@ def test_a_page_behind_the_last_job_of_a_priority_goes_on_with_the_next_one(
     last = [5, round((NOW - 1) * 1000), 2**62]
     with explainer.plans() as plans:
         page = listing.page("mail", "ready", 25, last, NOW)
-    assert {each["priority"] for each in page.jobs} == {4}
+    assert {job["priority"] for job in page.jobs} == {4}
     assert sum(plan.keys for plan in plans) <= 25 * 1.1 + 3 * PRIORITIES
 
 

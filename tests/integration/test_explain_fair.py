@@ -109,12 +109,12 @@ def test_of_many_tenants_a_page_is_read_a_key_and_a_document_each(
     turns, plans = claim(flooded, explainer, 500)
     # Then
     *reads, update = plans
-    tenants = [each for each in reads if "DISTINCT_SCAN" in each.stages]
+    tenants = [read for read in reads if "DISTINCT_SCAN" in read.stages]
     assert len(set(turns)) == 500
     assert 1 <= len(tenants) <= 3  # of all, from whose turn it is on, and up to there
-    for each in tenants:
-        assert each.keys <= many + 2 * (SMALL + 2) * PRIORITIES  # explain goes on behind the 500th
-    assert sum(each.documents for each in reads if each not in tenants) == update.documents == 500
+    for tenant in tenants:
+        assert tenant.keys <= many + 2 * (SMALL + 2) * PRIORITIES  # explain goes on behind the 500th
+    assert sum(read.documents for read in reads if read not in tenants) == update.documents == 500
     assert all(plan.stages & {"COLLSCAN", "SORT"} == set() for plan in plans)
     flooded.jobs.delete_many({"_id": {"$regex": "^many-"}})
 

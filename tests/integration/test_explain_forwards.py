@@ -47,8 +47,8 @@ def queues(mongo_uri: str, explainer: Explainer) -> Iterator[tuple[QueueStore, Q
             store.prepare()
             store.claims.reply_sizes.measured(200)
             documents = [document(job, date(NOW), QueueDefaults()) for job in some_jobs(25_000)]
-            for each in documents[:5_000]:
-                each |= {"state": "dead", "ended_at": date(NOW)}
+            for stored in documents[:5_000]:
+                stored |= {"state": "dead", "ended_at": date(NOW)}
             store.jobs.insert_many(documents, ordered=False)
         yield crowded
         client.drop_database(name)
@@ -60,10 +60,10 @@ def taken(store: QueueStore, hold: int) -> list[Job]:
 
 def check(plans: list[Plan], *commands: str) -> None:
     """Each reads what it is about, and no collection as a whole."""
-    assert {each.command for each in plans} >= set(commands)
-    for each in plans:
-        assert "COLLSCAN" not in each.stages, each
-        assert max(each.keys, each.documents) <= 3 * FEW + 1, each
+    assert {plan.command for plan in plans} >= set(commands)
+    for plan in plans:
+        assert "COLLSCAN" not in plan.stages, plan
+        assert max(plan.keys, plan.documents) <= 3 * FEW + 1, plan
 
 
 def test_a_forward_reads_the_jobs_that_it_is_about(
@@ -127,7 +127,7 @@ def test_removing_children_and_looking_for_parents_reads_what_it_is_about(
     with explainer.plans() as plans:
         assert len(Inspector(mail.jobs.database).peek("mail", "waiting", FEW, 1 << 20, NOW + 3)) == FEW
         orders.cancel("next", f"{parents[0].id}.1", NOW + 3)
-        letters = DeadLetters(ids=tuple(f"{each.id}.1" for each in parents))
+        letters = DeadLetters(ids=tuple(f"{above.id}.1" for above in parents))
         assert sum(orders.discarding("next", letters, NOW + 3, lambda: FEW)) == 0
         assert sum(orders.purging("mail", "waiting", NOW + 3, lambda: FEW)) == FEW - 1
     # Then

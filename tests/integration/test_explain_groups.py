@@ -99,12 +99,12 @@ def test_headless_groups_are_found_by_a_key_for_each_group(
     lined_up: QueueStore, explainer: Explainer, groups: int
 ) -> None:
     with explainer.plans() as plans:
-        found = [each for page in lined_up.groups.headless() for each in page]
+        found = [group for page in lined_up.groups.headless() for group in page]
     assert len(found) == groups // HEADLESS
     walk, *heads = plans
     assert (walk.documents, walk.keys <= groups + 1, walk.stages >= {"DISTINCT_SCAN"}) == (0, True, True)
-    assert sum(each.keys for each in heads) <= 2 * groups
-    assert sum(each.documents for each in heads) == 0
+    assert sum(head.keys for head in heads) <= 2 * groups
+    assert sum(head.documents for head in heads) == 0
 
 
 def test_who_expires_in_a_line_is_found_by_key(lined_up: QueueStore, explainer: Explainer) -> None:

@@ -53,7 +53,7 @@ def _segment(first: int, count: int) -> dict[str, Any]:
 
 def searched(plans: list[Plan]) -> list[Plan]:
     """Without the look at the head, which is found by its ``_id``."""
-    return [each for each in plans if "IDHACK" not in each.stages and "EXPRESS" not in str(each.stages)]
+    return [plan for plan in plans if "IDHACK" not in plan.stages and "EXPRESS" not in str(plan.stages)]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -62,8 +62,8 @@ def test_any_number_is_found_with_two_keys(log: StreamStore, explainer: Explaine
     with explainer.plans() as plans:
         page = log.read(number, 1)
     assert page.segments[0].first <= number < page.segments[0].next
-    assert sum(each.keys for each in searched(plans)) <= 2
-    assert all("IXSCAN" in each.stages for each in searched(plans))
+    assert sum(plan.keys for plan in searched(plans)) <= 2
+    assert all("IXSCAN" in plan.stages for plan in searched(plans))
 
 
 def test_a_time_is_found_with_a_key_or_two_for_each_half(log: StreamStore, explainer: Explainer) -> None:
@@ -71,13 +71,13 @@ def test_a_time_is_found_with_a_key_or_two_for_each_half(log: StreamStore, expla
         found = log.since(NOW + MESSAGES / 2 / PACE)
     assert abs(found - MESSAGES / 2) <= 4096
     assert len(plans) <= 2 * 24  # halves of ten million, and their ends
-    assert all(each.keys <= 2 for each in plans)
+    assert all(plan.keys <= 2 for plan in plans)
 
 
 def test_the_end_is_found_with_one_key(log: StreamStore, explainer: Explainer) -> None:
     with explainer.plans() as plans:
         assert log.tail().next > MESSAGES
-    assert [each.keys for each in plans] == [1]
+    assert [plan.keys for plan in plans] == [1]
 
 
 def test_later_batches_of_a_publisher_are_searched_among_its_own(
@@ -98,5 +98,5 @@ def test_later_batches_of_a_publisher_are_searched_among_its_own(
         client.drop_database(name)
 
     assert found == [False, True]
-    assert all("COLLSCAN" not in each.stages for each in plans)
-    assert sum(each.keys for each in plans) <= 10
+    assert all("COLLSCAN" not in plan.stages for plan in plans)
+    assert sum(plan.keys for plan in plans) <= 10

@@ -30,12 +30,12 @@ def busy(mongo_uri: str, explainer: Explainer) -> Iterator[QueueStore]:
         fast = store.jobs.with_options(write_concern=WriteConcern(1))
         fast.insert_many([_stored(f"j{at}", f"few-{at % FEW}") for at in range(READY)], ordered=False)
         running = [_stored(f"r{at}", f"elsewhere-{at % ELSEWHERE}") for at in range(RUNNING)]
-        for at, each in enumerate(running):
-            slot = {"tenant": each["tenant"], "n": at // ELSEWHERE}
-            each |= {"state": "reserved", "owner": "other", "hold": at, "slot": slot}
+        for at, row in enumerate(running):
+            slot = {"tenant": row["tenant"], "n": at // ELSEWHERE}
+            row |= {"state": "reserved", "owner": "other", "hold": at, "slot": slot}
         fast.insert_many(running, ordered=False)
         buckets = [{"_id": f"mail/elsewhere-{at}", "tokens": 1.0, "taken": []} for at in range(ELSEWHERE)]
-        client[name]["limits"].insert_many([{**each, "refilled_at": date(NOW)} for each in buckets])
+        client[name]["limits"].insert_many([{**bucket, "refilled_at": date(NOW)} for bucket in buckets])
         store.prepare()
         store.claims.reply_sizes.measured(200)  # else its first claim would
         store.release(store.reserve(1, NOW, "first").jobs)  # makes the indexes

@@ -280,7 +280,7 @@ def test_every_setting_is_the_queues_own_unless_the_job_has_another_at_each_door
 
 def stored(admin: Client, job_id: str) -> dict[str, Any]:
     def found() -> dict[str, Any] | None:
-        return next((each for each in admin.peek(QUEUE, "scheduled", 100) if each["id"] == job_id), None)
+        return next((row for row in admin.peek(QUEUE, "scheduled", 100) if row["id"] == job_id), None)
 
-    wait_until(lambda: QUEUE in [each.name for each in admin.queues.list()], what="the making of the queue")
+    wait_until(lambda: QUEUE in [queue.name for queue in admin.queues.list()], what="the making of the queue")
     return wait_until(found, what=f"the push of {job_id}")  # type: ignore[no-any-return]

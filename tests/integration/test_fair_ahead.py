@@ -28,8 +28,8 @@ class Reads(CommandListener):
 
     def started(self, event: CommandStartedEvent) -> None:
         pipeline = event.command.get("pipeline", ())
-        self.count += any("$unionWith" in each for each in pipeline)
-        self.looks += any("$group" in each for each in pipeline)
+        self.count += any("$unionWith" in stage for stage in pipeline)
+        self.looks += any("$group" in stage for stage in pipeline)
 
     def succeeded(self, event: object) -> None:
         """Not of interest."""
@@ -67,7 +67,7 @@ def arrive(store: QueueStore, tenant: str, jobs: int, **fields: Any) -> list[str
 
 def read_ahead(store: QueueStore, jobs: int = 20) -> dict[str, list[str]]:
     """So many jobs of each, of which the first four are claimed and others are known; the ids of all."""
-    pushed = {each: push(store, each, jobs) for each in TENANTS}
+    pushed = {tenant: push(store, tenant, jobs) for tenant in TENANTS}
     for _ in range(2):
         assert turns(claimed(store, 8)) == dict.fromkeys(TENANTS, 2)
     return pushed
@@ -98,8 +98,8 @@ def test_what_was_read_ahead_is_used_by_claims_of_any_size_in_turn(fair: QueueSt
 
 
 def test_of_whom_claims_want_many_nothing_is_read_ahead(fair: QueueStore, reads: Reads) -> None:
-    for each in TENANTS:
-        push(fair, each, 3 * AHEAD)
+    for tenant in TENANTS:
+        push(fair, tenant, 3 * AHEAD)
     claims = 3
     for _ in range(claims):
         claimed(fair, len(TENANTS) * (FEW_JOBS + 1))
@@ -154,9 +154,9 @@ def test_a_job_of_a_higher_priority_is_its_tenants_next(fair: QueueStore) -> Non
 
 def test_a_job_of_a_priority_between_others_is_not_passed_over(fair: QueueStore) -> None:
     # Given: of the jobs that are read together some have a higher priority
-    for each in TENANTS:
-        push(fair, each, 12)
-        push(fair, each, 7, priority=9)
+    for tenant in TENANTS:
+        push(fair, tenant, 12)
+        push(fair, tenant, 7, priority=9)
     for _ in range(2):
         claimed(fair, 8)
     # When
@@ -191,7 +191,7 @@ def test_the_next_of_a_group_comes_before_what_was_accepted_after_it(fair: Queue
     fair.push(grouped[1:], NOW)
     read_ahead(fair)
     # When
-    fair.commit([each for each in fair.claimed("me", 0) if each.id == "g1"])
+    fair.commit([claimed for claimed in fair.claimed("me", 0) if claimed.id == "g1"])
     fair.groups.promote(["g"], NOW)
     fair.on_ready(anywhere=True)
     # Then
@@ -202,7 +202,7 @@ def test_the_next_of_a_group_comes_before_what_was_accepted_after_it(fair: Queue
 def test_what_has_gone_meanwhile_keeps_nobody_waiting(fair: QueueStore) -> None:
     # Given
     pushed = read_ahead(fair)
-    fair.jobs.delete_many({"_id": {"$in": [each for tenant in TENANTS for each in pushed[tenant][5:12]]}})
+    fair.jobs.delete_many({"_id": {"$in": [job_id for tenant in TENANTS for job_id in pushed[tenant][5:12]]}})
     # When
     claim = fair.reserve(8, NOW, "me")
     # Then
@@ -221,8 +221,8 @@ def test_what_nobody_claims_is_not_kept(fair: QueueStore) -> None:
 
 
 def test_beside_other_brokers_nothing_is_read_ahead(fair: QueueStore) -> None:
-    for each in TENANTS:
-        push(fair, each, 50)
+    for tenant in TENANTS:
+        push(fair, tenant, 50)
     for _ in range(3):
         claimed(fair, 8, brokers=2)
     assert not order_of(fair).ahead.next(dict.fromkeys(TENANTS, 2), {}, NOW)[0]

@@ -132,7 +132,7 @@ def test_a_restarted_broker_goes_on_with_all_tenants(documents: Database[dict[st
     second = rig.broker()
     worker = rig.worker(second, prefetch=10)
     # Then what is left is shared, and what was held comes when the lease is over
-    came = [each.job.turn for each in worker.deliveries]
+    came = [delivery.job.turn for delivery in worker.deliveries]
     assert abs(came.count("acme") - came.count("bolt")) <= 1
     rig.passes(30)
     second.sweep()

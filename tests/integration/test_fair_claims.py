@@ -71,7 +71,7 @@ def test_a_single_job_is_in_the_next_claim_however_many_another_tenant_has(fair:
 
 def test_places_are_shared_and_each_tenants_jobs_come_in_their_order(fair: QueueStore) -> None:
     # Given
-    pushed = {each: push(fair, each, 30) for each in ("acme", "bolt", "")}
+    pushed = {name: push(fair, name, 30) for name in ("acme", "bolt", "")}
     # When
     jobs = claimed(fair, 15)
     # Then
@@ -361,7 +361,7 @@ def test_jobs_of_a_claim_without_an_answer_keep_the_turns_of_their_tenants(fair:
 
 def test_ready_jobs_are_listed_by_tenants_each_in_the_order_of_its_claims(fair: QueueStore) -> None:
     # Given
-    jobs = {each: push(fair, each, 3) for each in ("", "acme", "bolt")}
+    jobs = {name: push(fair, name, 3) for name in ("", "acme", "bolt")}
     urgent = push(fair, "bolt", 2, priority=9)
     fair.jobs.insert_one({"_id": "strange", "state": "ready", "tenant": "zed", "priority": 0})
     listing, after, seen = Listing(fair.jobs.database), None, list[str]()

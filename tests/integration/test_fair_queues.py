@@ -142,7 +142,7 @@ def test_commands_and_plain_doors_take_a_tenant(broker: BrokerUnderTest, jobs: O
     broker.push(broker.take("received").front, jobs.queue.encode(), b'{"tenant": "bolt"}', b"y")
     # Then
     wait_until(lambda: jobs.collection.count_documents({}) == 2, TIMEOUT)
-    assert {each["payload"]: each["tenant"] for each in jobs.collection.find()} == {
+    assert {row["payload"]: row["tenant"] for row in jobs.collection.find()} == {
         b"x": "acme",
         b"y": "bolt",
     }

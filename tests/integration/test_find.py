@@ -91,7 +91,7 @@ def die(store: QueueStore, job_id: str, at: float, **error: Any) -> None:
 
 
 def ids(page: FoundPage) -> list[tuple[str, str]]:
-    return [(each.queue, each.id) for each in page.jobs]
+    return [(job.queue, job.id) for job in page.jobs]
 
 
 def pages(finder: Finder, options: dict[str, Any], limit: int = 20) -> Iterator[FoundPage]:
@@ -163,7 +163,7 @@ def test_jobs_are_found_by_each_condition(
     die(store, "d", NOW + 90, type="ValueError", reason="no address")
     # Then
     page = broker().find(options, 20, None, ANYBODY)
-    assert sorted(ids(page)) == [("mail", each) for each in found]
+    assert sorted(ids(page)) == [("mail", job_id) for job_id in found]
     assert page.next is None
 
 
@@ -180,7 +180,7 @@ def test_a_found_job_is_shown_with_the_beginning_of_its_payload(documents: Docum
 def test_a_job_that_is_too_large_to_be_looked_into_is_counted(documents: Documents) -> None:
     filled(documents, "mail", [a_job("a", b"needle" + bytes(1000)), a_job("b", b"needle")])
     searching = Search(documents, "mail", Wanted(text="needle"), NOW + 1, largest=500)
-    found = [(each.candidate.id, len(each.jobs), each.unread) for each in looked_at(searching)]
+    found = [(place.candidate.id, len(place.jobs), place.unread) for place in looked_at(searching)]
     assert found == [("b", 1, False), ("a", 0, True)]
 
 
@@ -227,7 +227,7 @@ def test_slices_together_look_at_each_job_once(
     for _ in itertools.count():
         part = searching.slice(after, size)
         assert len(part.candidates) <= size
-        found += [each.candidate.id for each in searching.found(part.candidates)]
+        found += [candidate.candidate.id for candidate in searching.found(part.candidates)]
         looked, after = looked + part.looked, part.end
         if after is None:
             break
@@ -269,7 +269,7 @@ def too_slow_beyond(bearable: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_jobs_in_packs_are_found_by_text_and_by_id(documents: Documents, broker: Broker) -> None:
     filled(documents, "mail", packed(100, kind="order"))
     page = broker().find({"text": '"order": 42', "kind": "order"}, 20, None, ANYBODY)
-    assert [(each.payload, each.state) for each in page.jobs] == [(b'{"Order": 42}', "ready")]
+    assert [(job.payload, job.state) for job in page.jobs] == [(b'{"Order": 42}', "ready")]
     assert (page.searched, page.next) == (100, None)
     assert ids(broker().find({"id": page.jobs[0].id}, 20, None, ANYBODY)) == ids(page)
     assert ids(broker().find({"words": page.jobs[0].id}, 20, None, ANYBODY)) == ids(page)
@@ -288,7 +288,7 @@ def test_pages_go_on_within_a_pack_over_a_restart(documents: Documents, broker: 
     for _ in range(200):
         page = broker().find({}, limit, after, ANYBODY)
         assert len(page.jobs) <= limit
-        found += [each.id for each in page.jobs]
+        found += [job.id for job in page.jobs]
         after = page.next
         if after is None:
             break
@@ -303,8 +303,8 @@ def test_a_page_ends_when_its_time_is_over_and_the_next_goes_on(
     for queue in ("mail", "news"):
         filled(documents, queue, [a_job(kind="rare" if n == 5 else "often") for n in range(10)])
     found = list(pages(broker(0.0, 4), {"kind": "rare"}))
-    assert sum(len(each.jobs) for each in found) == 2
-    searched = [each.searched for each in found]
+    assert sum(len(place.jobs) for place in found) == 2
+    searched = [place.searched for place in found]
     assert searched == sorted(searched)
     assert searched[-1] == 20
     assert len(found) > 6
@@ -370,7 +370,7 @@ def test_one_principal_searches_once_at_a_time_and_few_wait(
     answers = Pool(30).map(lambda _n: ask(), range(20))
     assert most == 1
     assert answers.count("3") == 16
-    assert [each for each in answers if each != "3"] == [
+    assert [answer for answer in answers if answer != "3"] == [
         "16 searches wait already: try again in a second"
     ] * 4
     assert ask() == "3"
@@ -415,20 +415,20 @@ def test_a_job_is_found_wherever_it_is_and_how_it_ended(process: BrokerProcess) 
         done = client.jobs.find(id="done")
         dead = client.jobs.find(id="dead")
         # Then
-        assert [(each.queue, each.end) for each in done.ends] == [("mail", "committed")]
-        assert [(each.queue, each.state) for each in dead.jobs] == [("mail", "dead")]
+        assert [(end.queue, end.end) for end in done.ends] == [("mail", "committed")]
+        assert [(job.queue, job.state) for job in dead.jobs] == [("mail", "dead")]
         moved = client.jobs.find(id="moved")
-        assert [(each.queue, each.state) for each in moved.jobs] == [("later", "ready")]
-        assert [(each.queue, each.end, each.to) for each in moved.ends] == [("mail", "forwarded", "later")]
+        assert [(job.queue, job.state) for job in moved.jobs] == [("later", "ready")]
+        assert [(end.queue, end.end, end.to) for end in moved.ends] == [("mail", "forwarded", "later")]
         absent = client.jobs.find(id="nobody")
         assert (absent.jobs, absent.ends, absent.queues) == ((), (), len(client.queues.list()))
         # And by what is in them
-        assert [each.id for each in client.jobs.find("ada").jobs] == ["waits", "dead"]
-        assert [each.id for each in client.jobs.find(error="no such", states=["dead"]).jobs] == ["dead"]
+        assert [job.id for job in client.jobs.find("ada").jobs] == ["waits", "dead"]
+        assert [job.id for job in client.jobs.find(error="no such", states=["dead"]).jobs] == ["dead"]
         # And over HTTP
         web = Web(process.http)
         for query in ("header=order%3D9", "state=dead&queue=mail", "words=dead"):
             answer = web.get(f"/api/v1/find?{query}").json
-            assert [each["id"] for each in answer["jobs"]] == ["dead"], query
+            assert [row["id"] for row in answer["jobs"]] == ["dead"], query
         assert web.get("/api/v1/find?state=lost").status == 400
         assert web.get("/api/v1/find?queue=nowhere").status == 404

@@ -78,7 +78,7 @@ def test_its_failures_and_the_queues_that_it_came_through_are_told(
     forward(store, [onward(job, other)], LATER)
     # Then
     there = stored(other, "a")
-    assert [each["reason"] for each in there["errors"]] == ["no time"]
+    assert [row["reason"] for row in there["errors"]] == ["no time"]
     (passed,) = there["passed"]
     assert (passed["queue"], passed["attempts"], passed["worker"]) == (store.name[6:], 2, "worker")
 
@@ -89,8 +89,8 @@ def test_many_go_to_several_queues_at_once_in_their_order(
     third = QueueStore(documents, "queue.third")
     jobs = reserved(store, *some_jobs(40))
     batch = [onward(job, (other, third)[at % 2]) for at, job in enumerate(jobs)]
-    for at, each in enumerate(batch):
-        each.on.accept(int(LATER * 1e6) + at, LATER)
+    for at, move in enumerate(batch):
+        move.on.accept(int(LATER * 1e6) + at, LATER)
     assert forward(store, batch, LATER) == {}
     assert everything(store) == {}
     for at, queue in enumerate((other, third)):
@@ -103,8 +103,8 @@ def test_an_id_that_is_there_already_keeps_only_its_own_job_here(
 ) -> None:
     first, second = reserved(store, a_job("a"), a_job("b"))
     other.push([a_job("a", b"its own")], NOW)
-    problems = forward(store, [onward(each, other) for each in (first, second)], LATER)
-    assert {each: type(why) for each, why in problems.items()} == {"a": DuplicateError}
+    problems = forward(store, [onward(job, other) for job in (first, second)], LATER)
+    assert {problem: type(why) for problem, why in problems.items()} == {"a": DuplicateError}
     assert "queue 'other' has a job 'a' already" in str(problems["a"])
     assert stored(store, "a")["state"] == "reserved"
     assert stored(other, "a")["payload"] == b"its own"
@@ -121,8 +121,8 @@ def test_of_a_job_that_is_held_no_more_nothing_goes_on(
         store.reserve(1, LATER, "thief", 7)
     else:
         store.jobs.delete_one({"_id": "a"})
-    problems = forward(store, [onward(each, other) for each in (lost, mine)], LATER)
-    assert {each: type(why) for each, why in problems.items()} == {"a": error}
+    problems = forward(store, [onward(job, other) for job in (lost, mine)], LATER)
+    assert {problem: type(why) for problem, why in problems.items()} == {"a": error}
     assert set(everything(other)) == {"b"}
     assert set(everything(store)) == ({"a"} if there else set())
 
@@ -149,22 +149,22 @@ def test_one_that_breaks_off_between_two_statements_is_here_still_and_nowhere_el
     with monkeypatch.context() as patch:
         patch.setattr(Collection, step, breaks)
         with pytest.raises(Unclear):
-            forward(store, [onward(each, other) for each in jobs], LATER)
+            forward(store, [onward(job, other) for job in jobs], LATER)
     # Then, and it can be repeated
     assert (everything(store), everything(other)) == (before, {})
-    assert forward(store, [onward(each, other) for each in jobs], LATER) == {}
+    assert forward(store, [onward(job, other) for job in jobs], LATER) == {}
     assert len(everything(other)) == 3
 
 
 def test_a_repetition_after_a_lost_reply_finds_what_has_gone_on(store: QueueStore, other: QueueStore) -> None:
     jobs = reserved(store, *some_jobs(3))
     for _ in range(2):
-        assert forward(store, [onward(each, other) for each in jobs], LATER) == {}
+        assert forward(store, [onward(job, other) for job in jobs], LATER) == {}
     assert len(everything(other)) == 3
     other.reserve(3, LATER + 1, "x")
     other.jobs.delete_many({})  # done and gone
-    problems = forward(store, [onward(each, other) for each in jobs], LATER)
-    assert {type(each) for each in problems.values()} == {UncertainError}
+    problems = forward(store, [onward(job, other) for job in jobs], LATER)
+    assert {type(problem) for problem in problems.values()} == {UncertainError}
 
 
 def test_what_somebody_waits_for_leaves_a_trace_and_its_dedupe_id(
@@ -187,7 +187,7 @@ def test_a_job_that_comes_back_takes_the_place_of_its_trace(store: QueueStore, o
     assert everything(other) == {}
     back = stored(store, "a")
     assert (back["state"], back["payload"], "forwarded_to" in back) == ("ready", b"round", False)
-    assert [each["queue"] for each in back["passed"]] == [store.name[6:], "other"]
+    assert [row["queue"] for row in back["passed"]] == [store.name[6:], "other"]
 
 
 def test_a_job_may_go_on_in_its_own_queue_and_its_history_is_bounded(store: QueueStore) -> None:
@@ -205,6 +205,6 @@ def test_what_can_not_be_read_stays_and_costs_the_others_nothing(
 ) -> None:
     first, second = reserved(store, a_job("a"), a_job("b"))
     store.jobs.update_one({"_id": "a"}, {"$set": {"payload": "text"}})
-    problems = forward(store, [onward(each, other) for each in (first, second)], LATER)
-    assert {each: type(why) for each, why in problems.items()} == {"a": BadFramesError}
+    problems = forward(store, [onward(job, other) for job in (first, second)], LATER)
+    assert {problem: type(why) for problem, why in problems.items()} == {"a": BadFramesError}
     assert set(everything(other)) == {"b"}

@@ -61,7 +61,7 @@ def test_a_chain_of_queues_and_who_asked_at_its_beginning_hears_its_end(endpoint
     assert seen == [(first, "cat", 1), (second, "cat", 1), (second, "cat", 2), (third, "cat", 1)]
     with Client(endpoint=endpoint) as client:
         shown = client.show(third, "cat")
-        assert [(each["queue"], each["attempts"]) for each in shown["passed"]] == [(first, 1), (second, 2)]
+        assert [(row["queue"], row["attempts"]) for row in shown["passed"]] == [(first, 1), (second, 2)]
         assert client.jobs.get(first, "cat").forwarded_to == second
         assert client.jobs.result(first, "cat") == b"cat loaded stored"  # asked for where it was pushed
 
@@ -95,8 +95,8 @@ def test_a_claimed_job_goes_on_and_one_that_can_not_is_told_why_and_given_back(
 ) -> None:
     other = f"{queue}-other"
     with Producer(endpoint=endpoint) as producer, Client(endpoint=endpoint) as client:
-        for each in ("a", "b"):
-            producer.push(queue, b"x", id=each)
+        for name in ("a", "b"):
+            producer.push(queue, b"x", id=name)
         producer.push(other, b"its own", id="a")
         producer.flush()
         claim = client.jobs.reserve(queue, 2, SECONDS)
@@ -155,7 +155,7 @@ def test_a_rep_worker_forwards_and_the_asker_hears_the_next_one(
 ) -> None:
     first, second = broker.take("ask"), broker.take("ask")
     asker = broker.socket(zmq.REQ, first.front)
-    here, there = (broker.socket(zmq.REP, each.back) for each in (first, second))
+    here, there = (broker.socket(zmq.REP, node.back) for node in (first, second))
     asker.send(b"work")
     receive(here)
     here.send_multipart([b"FORWARD", second.queue.encode(), *frames])

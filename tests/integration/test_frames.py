@@ -171,7 +171,7 @@ def test_a_job_is_not_delivered_after_its_time_to_live(broker: BrokerUnderTest) 
     producer.send_multipart([b"", in_json(ttl=0.2), b"stale"])
     producer.send_multipart([b"", in_json(id="fresh", delay=0.4), b"fresh"])
     # When the second one is due, the first one's time is over
-    wait_until(lambda: "fresh" in {each.id for each in broker.admin.jobs.list(doors.queue)})
+    wait_until(lambda: "fresh" in {job.id for job in broker.admin.jobs.list(doors.queue)})
 
     worker = broker.socket(zmq.PULL, doors.back)
 

@@ -144,7 +144,7 @@ def test_a_dealer_numbers_its_requests_and_hears_the_numbers(broker: BrokerUnder
         dealer.send_multipart([number, b"", b"job " + number])
 
     jobs = [(worker, receive(worker)) for worker in workers]
-    for worker, (job,) in sorted(jobs, key=lambda each: each[1], reverse=True):
+    for worker, (job,) in sorted(jobs, key=lambda pair: pair[1], reverse=True):
         worker.send(b"result of " + job)
 
     answers = {bytes(number): rest for number, *rest in (receive(dealer) for _ in workers)}
@@ -168,7 +168,7 @@ def test_a_dealer_that_asks_much_and_reads_late_hears_every_answer(broker: Broke
 
 
 def test_questions_that_were_left_alone_shut_the_door_for_nobody(broker: BrokerUnderTest) -> None:
-    device = next(each for each in broker.process.devices if each["queue"] == "narrow")
+    device = next(row for row in broker.process.devices if row["queue"] == "narrow")
     gone = broker.socket(zmq.DEALER, device["frontend"][0])
     for number in (b"1", b"2", b"3"):
         gone.send_multipart([number, b"", b"never answered"])

@@ -58,7 +58,7 @@ def shared(mongo_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def device(broker: BrokerUnderTest, queue: str) -> dict[str, Any]:
-    return next(each for each in broker.process.devices if each["queue"] == queue)
+    return next(row for row in broker.process.devices if row["queue"] == queue)
 
 
 def test_every_producer_door_and_every_worker_door_of_a_queue_is_open(broker: BrokerUnderTest) -> None:

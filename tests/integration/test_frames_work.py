@@ -78,7 +78,7 @@ def test_a_rep_worker_rolls_back_with_a_reason_and_a_delay(broker: BrokerUnderTe
     assert receive(worker) == [b"work"]
     assert time.monotonic() - rolled_back >= 0.48
     (job,) = broker.admin.peek(doors.queue, "reserved")
-    assert [(each["attempt"], each["reason"]) for each in job["errors"]] == [(1, "too early")]
+    assert [(row["attempt"], row["reason"]) for row in job["errors"]] == [(1, "too early")]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def _short_frames(worker: socket.socket) -> list[bytes]:
 def _say(worker: socket.socket, *frames: bytes) -> None:
     flags = [MORE] * (len(frames) - 1) + [0]
     parts = zip(flags, frames, strict=True)
-    worker.sendall(b"".join(bytes((flag, len(each))) + each for flag, each in parts))
+    worker.sendall(b"".join(bytes((flag, len(part))) + part for flag, part in parts))
 
 
 def test_an_answer_that_comes_over_the_next_connection_is_for_the_job_that_it_names(

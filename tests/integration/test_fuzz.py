@@ -37,8 +37,8 @@ def test_a_target_takes_its_corpus_and_some_cases_made_of_it(name: str) -> None:
 
 def test_each_target_has_a_corpus_and_they_are_small() -> None:
     files = list(corpus.FOLDER.iterdir())
-    assert {each.stem for each in files} == set(ALL)
-    assert sum(each.stat().st_size for each in files) < MOST_BYTES
+    assert {file.stem for file in files} == set(ALL)
+    assert sum(file.stat().st_size for file in files) < MOST_BYTES
 
 
 def test_pieces_are_read_as_they_are_written() -> None:

@@ -42,7 +42,7 @@ def lined_up(store: QueueStore, *names: str, group: str = "g", **settings: Any) 
 def promote(store: QueueStore, *groups: str, now: float = NOW) -> list[str]:
     """The heads of these groups, after a promotion."""
     store.groups.promote(groups or ("g",), now)
-    return sorted(each["_id"] for each in store.jobs.find({"head": {"$exists": True}}))
+    return sorted(job["_id"] for job in store.jobs.find({"head": {"$exists": True}}))
 
 
 def claim(store: QueueStore, owner: str = ME, now: float = NOW) -> list[Job]:
@@ -62,8 +62,8 @@ def line(store: QueueStore) -> QueueStore:
 def test_places_rise_over_all_brokers_of_a_queue(store: QueueStore) -> None:
     other = QueueStore(store.jobs.database, store.name)
     elsewhere = QueueStore(store.jobs.database, collection("elsewhere"))
-    taken = [each.groups.places(count) for each, count in ((store, 3), (other, 2), (store, 1))]
-    assert [each - taken[0] for each in taken] == [0, 3, 5]
+    taken = [rig.groups.places(count) for rig, count in ((store, 3), (other, 2), (store, 1))]
+    assert [job - taken[0] for job in taken] == [0, 3, 5]
     assert elsewhere.groups.places(1) == 1
 
 
@@ -208,7 +208,7 @@ def test_a_group_that_nobody_promotes_is_found(store: QueueStore) -> None:
         lined_up(store, f"{group}1", f"{group}2", group=group)
     lined_up(store, "alone", group="d")
     promote(store, "a", "d")
-    assert sorted(each for page in store.groups.headless() for each in page) == ["b", "c"]
+    assert sorted(group for page in store.groups.headless() for group in page) == ["b", "c"]
 
 
 # ------------------------------------------------------------------- time to live
@@ -253,7 +253,7 @@ def dead(store: QueueStore) -> QueueStore:
     for at in (NOW + 1, NOW):
         promote(store)
         jobs = claim(store)
-        store.roll_back([RolledBack(each, "bad", "worker", dead=True) for each in jobs], at)
+        store.roll_back([RolledBack(job, "bad", "worker", dead=True) for job in jobs], at)
     promote(store)
     return store
 
@@ -293,7 +293,7 @@ def test_what_waits_can_be_counted_seen_and_purged(
     counts = inspector.counts("mail", NOW)
     assert (counts["waiting"], counts["ready"], counts["exact"]) == (3, 1, True)
     shown = inspector.peek("mail", "waiting", 10, 10**6, NOW)
-    assert [(each["id"], each["state"], each["group"]) for each in shown] == [
+    assert [(row["id"], row["state"], row["group"]) for row in shown] == [
         ("z", "waiting", "a group before"), ("b", "waiting", "g"), ("c", "waiting", "g"),
     ]  # fmt: skip
     assert inspector.show("mail", "a", NOW)["group"] == "g"
@@ -309,8 +309,8 @@ def test_what_waits_is_leafed_through_group_by_group(
     listing, after, seen = Listing(documents), None, list[str]()
     while True:
         page = listing.page("mail", "waiting", 2, after, NOW)
-        seen += [each["id"] for each in page.jobs]
-        assert all(each["state"] == "waiting" and each["group"] in "fg" for each in page.jobs)
+        seen += [job["id"] for job in page.jobs]
+        assert all(job["state"] == "waiting" and job["group"] in "fg" for job in page.jobs)
         if page.next is None:
             break
         after = page.next
@@ -336,7 +336,7 @@ def test_documents_that_somebody_wrote_by_hand_stop_no_group(line: QueueStore) -
     line.jobs.insert_one(
         {"_id": "k", "state": "waiting", "wait": {"group": "k", "place": 1}, "priority": "high"}
     )
-    groups = {each for page in line.groups.headless() for each in page}
+    groups = {group for page in line.groups.headless() for group in page}
     assert groups >= {"g", "k"}
     assert "a" in promote(line, *groups)
     assert stored(line, "k")["state"] == "ready"

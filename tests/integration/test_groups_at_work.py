@@ -75,7 +75,7 @@ def test_purging_what_is_ready_lets_the_groups_go_on(jobs: OwnQueue) -> None:
     # could make the second job ready, and the purge would remove it, too.
     library = jobs.broker.smq()
     library.ask(wire.HELLO, {"client": "test"})
-    library.ask(wire.PUSH, jobs.queue, [[each, each.encode(), {"group": "g"}] for each in ("1", "2")])
+    library.ask(wire.PUSH, jobs.queue, [[name, name.encode(), {"group": "g"}] for name in ("1", "2")])
     jobs.await_ready("1")
     assert jobs.client.queues.purge(jobs.queue, "ready").result() == 1
     assert jobs.take().payload == b"2"
@@ -139,8 +139,8 @@ class Witness:
                 raise Retry(delay=0)
             self.came[group].append(int(number))
 
-    def has_all(self, groups: int, each: int) -> bool:
-        return sum(map(len, self.came.values())) >= groups * each
+    def has_all(self, groups: int, jobs_of_one: int) -> bool:
+        return sum(map(len, self.came.values())) >= groups * jobs_of_one
 
 
 def test_workers_of_the_library_have_each_group_in_order_over_retries(jobs: OwnQueue) -> None:
@@ -177,9 +177,9 @@ def pushed_plainly(broker: BrokerUnderTest, queue: str, address: str) -> None:
 
 def in_order(came: list[bytes]) -> bool:
     numbers: dict[bytes, list[int]] = defaultdict(list)
-    for each in came:
-        numbers[each[:1]].append(int(each[2:]))
-    return len(numbers) == 2 and all(each == list(range(MANY)) for each in numbers.values())
+    for text in came:
+        numbers[text[:1]].append(int(text[2:]))
+    return len(numbers) == 2 and all(number == list(range(MANY)) for number in numbers.values())
 
 
 def test_rep_workers_have_each_group_in_order(broker: BrokerUnderTest) -> None:

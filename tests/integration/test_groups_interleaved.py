@@ -80,12 +80,12 @@ VERBS: dict[str, Callable[[GroupsRig], object]] = {
     "push": push,
     "commit": lambda broker: work(broker, lambda broker, jobs: broker.store.commit(jobs)),
     "finish": lambda broker: work(
-        broker, lambda broker, jobs: broker.store.complete([finished(each) for each in jobs], NOW)
+        broker, lambda broker, jobs: broker.store.complete([finished(job) for job in jobs], NOW)
     ),
     "reject": lambda broker: work(
         broker,
         lambda broker, jobs: broker.store.roll_back(
-            [RolledBack(each, "bad", "worker", dead=True) for each in jobs], NOW
+            [RolledBack(job, "bad", "worker", dead=True) for job in jobs], NOW
         ),
     ),
     "release": lambda broker: work(broker, lambda broker, jobs: broker.store.release(jobs)),
@@ -109,8 +109,8 @@ def pair(documents: Database[dict[str, Any]]) -> tuple[GroupsRig, GroupsRig, Lin
     line = Line(lambda *_stored: None)
     ours: Any = FaultyDatabase(documents, line)
     brokers = [
-        GroupsRig(name, QueueStore(each, collection("mail")), _AllPages(each))
-        for name, each in (("us", ours), ("them", documents))
+        GroupsRig(name, QueueStore(database, collection("mail")), _AllPages(database))
+        for name, database in (("us", ours), ("them", documents))
     ]
     them = brokers[1]
     them.store.prepare()
@@ -119,7 +119,7 @@ def pair(documents: Database[dict[str, Any]]) -> tuple[GroupsRig, GroupsRig, Lin
         job.line_up(place)
     them.store.push(jobs, NOW)
     them.promote()
-    them.store.roll_back([RolledBack(each, "bad", "worker", dead=True) for each in them.head()], NOW)
+    them.store.roll_back([RolledBack(job, "bad", "worker", dead=True) for job in them.head()], NOW)
     them.promote()
     return brokers[0], them, line
 
@@ -158,13 +158,13 @@ def test_one_is_the_head_whatever_another_broker_does_inside_a_verb(
 
 def check(store: QueueStore, what: str) -> None:
     found = list(store.jobs.real.find())
-    heads = [each for each in found if "head" in each]
-    waiting = [each for each in found if each["state"] == "waiting"]
+    heads = [document for document in found if "head" in document]
+    waiting = [row for row in found if row["state"] == "waiting"]
     assert len(heads) <= 1, what
     assert heads or not waiting, f"{what}: {waiting} wait for nobody"
     for head in heads:
         assert head["state"] in ("ready", "reserved"), f"{what}: {head}"
-        passed = [each["_id"] for each in waiting if rank(each) < rank(head)]
+        passed = [document["_id"] for document in waiting if rank(document) < rank(head)]
         assert not passed, f"{what}: {head['_id']} goes before {passed}"
 
 

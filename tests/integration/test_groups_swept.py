@@ -42,7 +42,7 @@ class SweptGroupsRig:
         come_to_rest()
 
     def heads(self) -> list[str]:
-        return [name for name, each in everything(self.store).items() if "head" in each]
+        return [name for name, job_id in everything(self.store).items() if "head" in job_id]
 
     def goes_by(self, seconds: float) -> None:
         """At the broker that lives."""

@@ -50,8 +50,8 @@ HALF = 183 // DAYS
 
 def in_memory(part: object) -> int:
     """Return how many entries the tables of a part have, and those of what belongs to it alone."""
-    tables = [each for each in vars(part).values() if isinstance(each, dict | set | list)]
-    own = [each for each in vars(part).values() if type(each).__module__ == type(part).__module__]
+    tables = [var for var in vars(part).values() if isinstance(var, dict | set | list)]
+    own = [var for var in vars(part).values() if type(var).__module__ == type(part).__module__]
     return sum(map(len, tables)) + sum(map(in_memory, own))
 
 
@@ -78,7 +78,7 @@ class Year:
         self.tasks, self.leases = TaskStore(documents), LeaseStore(documents)
         self.configurations = ConfigurationStore(documents)
         self.figures = FigureStore(documents)
-        for each in (
+        for writer in (
             self.history,
             self.incidents,
             self.audit,
@@ -87,7 +87,7 @@ class Year:
             self.configurations,
             self.figures,
         ):
-            each.prepare()
+            writer.prepare()
         services = StreamServices(self.clock, broker.counters, broker.retry, passed=self.time.now)
         bounded = StreamSettings(max_age=KEPT, unread_retention=KEPT)
         config = Config.default()
@@ -115,12 +115,12 @@ class Year:
         """Jobs die, are done and remembered, and expire."""
         store = self.broker.queue.store
         jobs = some_jobs(3 * EACH_TIME, owner="b", hold=number + 1)
-        for each in jobs:
-            each.created_at = self.now
+        for job in jobs:
+            job.created_at = self.now
         store.push(jobs, self.now)
         dies, done, removed = (jobs[at::3] for at in range(3))
-        store.roll_back([RolledBack(each, "bad", "worker", dead=True) for each in dies], self.now)
-        store.complete([finished(each) for each in done], self.now)
+        store.roll_back([RolledBack(dy, "bad", "worker", dead=True) for dy in dies], self.now)
+        store.complete([finished(job) for job in done], self.now)
         store.commit(removed)
         self.broker.queue.counters.add("pushed", len(jobs))
         self.broker.queue.counters.add("dead", len(dies))
@@ -154,14 +154,14 @@ class Year:
 
     def _records(self, number: int) -> None:
         """Make incidents, records of the audit, tasks, brokers that come and go with their files."""
-        for each in range(EACH_TIME):
-            self.incidents.note(IncidentKind.FLOOD, f"queue-{each}", since=self.now - each)
-            self.audit.write([AuditRecord(id=f"{number}-{each}", at=self.now)])
+        for place in range(EACH_TIME):
+            self.incidents.note(IncidentKind.FLOOD, f"queue-{place}", since=self.now - place)
+            self.audit.write([AuditRecord(id=f"{number}-{place}", at=self.now)])
             task = {"kind": "purge", "queue": "mail", "state": TaskState.RUNNING, "owner": "b", "done": 0}
-            self.tasks.begin(f"{number}-{each}", task)
-            self.tasks.end(f"{number}-{each}", "b", self.now, {"state": TaskState.DONE})
-            self.leases.begin(f"{number}-{each}", "other", 15.0, self.now)
-            self.leases.end(f"{number}-{each}", self.now)
+            self.tasks.begin(f"{number}-{place}", task)
+            self.tasks.end(f"{number}-{place}", "b", self.now, {"state": TaskState.DONE})
+            self.leases.begin(f"{number}-{place}", "other", 15.0, self.now)
+            self.leases.end(f"{number}-{place}", self.now)
         self.configurations.put([], f"digest-{number}", ["{}"], self.now)
         self.figures.put(f"other-{number}", b"{}", self.now)
 

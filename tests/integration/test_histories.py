@@ -113,7 +113,7 @@ def test_what_streams_have_stored_and_given_adds_up(client: Client) -> None:
     total = told["total"]
     assert (total["published"], total["messages_read"]) == (8, 13)
     assert 0 < total["published_bytes"] < total["read_bytes"]
-    assert sum(each["counted"]["published"] for each in told["points"]) == 8
+    assert sum(row["counted"]["published"] for row in told["points"]) == 8
     assert client.history(broker="*")["total"]["published"] >= 8
     for span in ("hour", "day"):
         assert client.history(stream="orders", span=span)["total"] == total
@@ -160,7 +160,7 @@ def test_devices_and_streams_are_in_metrics_and_the_list_of_devices(brokers: lis
     # Then
     found = wait_until(
         lambda: next(
-            (each for each in web.get("/api/v1/devices").json["devices"] if each["counted"]["sent"]), None
+            (row for row in web.get("/api/v1/devices").json["devices"] if row["counted"]["sent"]), None
         )
     )
     assert (found["name"], found["counted"]) == (

@@ -69,7 +69,7 @@ class HistoryRig:
 
     def by_time(self, span: str = "minute", day: str | None = None) -> dict[str, dict[str, int]]:
         points = self.history.read("queue", "mail", day, span).points
-        return {f"{datetime.fromtimestamp(each.at, UTC):%d %H:%M}": each.counted for each in points}
+        return {f"{datetime.fromtimestamp(point.at, UTC):%d %H:%M}": point.counted for point in points}
 
 
 @pytest.fixture
@@ -110,9 +110,9 @@ def test_what_is_counted_stands_in_its_minute_its_hour_and_its_day(rig: HistoryR
 
 def test_what_several_brokers_count_adds_up(rig: HistoryRig, documents: Database[dict[str, Any]]) -> None:
     other = HistoryRig(documents, "other")
-    for each in (rig, other):
-        each.count(Count.COMMITTED, 7)
-        each.later(FLUSH)
+    for broker in (rig, other):
+        broker.count(Count.COMMITTED, 7)
+        broker.later(FLUSH)
     assert rig.total() == {"committed": 14}
     assert rig.history.read("broker", ALL, None, "day").total == {"committed": 14}
     assert rig.history.read("broker", "other", None, "day").total == {"committed": 7}
@@ -164,7 +164,7 @@ def test_while_mongodb_is_away_what_is_counted_waits_and_comes_to_its_own_minute
     monkeypatch.setattr(HistoryStore, "add", add)
     rig.later(2 * FLUSH)
     # Then
-    assert [each["pushed"] for each in rig.by_time().values()] == [4, 4, 4]
+    assert [row["pushed"] for row in rig.by_time().values()] == [4, 4, 4]
 
 
 def _away(*_: Any) -> None:
@@ -182,7 +182,7 @@ def test_a_day_ends_at_midnight_whenever_it_is_written(rig: HistoryRig) -> None:
     rig.later(FLUSH)
     # Then
     days = rig.history.read("queue", "mail", None, "day").points
-    assert [each.counted for each in days] == [{"pushed": 2}, {"pushed": 3}]
+    assert [day.counted for day in days] == [{"pushed": 2}, {"pushed": 3}]
     assert list(rig.by_time(day=f"{DAY:%Y-%m-%d}")) == [f"{DAY:%d} 23:59"]
 
 
@@ -207,7 +207,7 @@ def test_percentiles_are_those_of_all_brokers_and_of_each_minute(documents: Data
     # Then
     for kind, name in (("queue", "mail"), ("broker", ALL)):
         latency = Series(quick.history).of(kind, name, "hour", quick.clock.time).latency
-        median, last = (latency[f"time_in_queue_{each}"] for each in ("p50", "p95"))
+        median, last = (latency[f"time_in_queue_{text}"] for text in ("p50", "p95"))
         assert 0.0025 < (median[-1] or 0) < 0.005
         assert 10 < (last[-1] or 0) < 30
         assert not any(median[:-1])
@@ -230,7 +230,7 @@ def test_a_queue_that_is_made_again_has_no_duration_twice(rig: HistoryRig) -> No
 def test_the_largest_backlog_of_each_minute_is_kept(store: HistoryStore) -> None:
     store.add("a", 1, [counted({}, ready=5), counted({"pushed": 1}, MINUTE + 1, ready=3)])
     store.add("b", 1, [counted({}, ready=4)])
-    assert [each["ready"] for each in store.minutes(MAIL, DAY).values()] == [5, 3]
+    assert [minute["ready"] for minute in store.minutes(MAIL, DAY).values()] == [5, 3]
     assert store.days(MAIL, DAY, DAY)[DAY]["ready"] == 5
 
 
@@ -256,7 +256,7 @@ def test_hours_stand_in_their_order_whenever_something_is_counted_first(
         )
     found = documents["history"].find_one() or {}
     assert list(found["hours"]) == [f"{hour:02}" for hour in range(24)]
-    assert [hour for hour, each in found["hours"].items() if each["minutes"]] == ["00", "11", "23"]
+    assert [hour for hour, row in found["hours"].items() if row["minutes"]] == ["00", "11", "23"]
 
 
 def test_tomorrows_document_is_made_ahead_by_a_share_of_todays_writes(
@@ -301,7 +301,7 @@ def test_days_that_are_over_go_into_their_month_once(old: HistoryStore) -> None:
     for _ in range(3):
         old.roll_up(DAY)
     months = old.months(MAIL)
-    assert sum(each["pushed"] for each in months.values()) == 3 + 6 + MINUTES_KEPT + 2 + 41
+    assert sum(month["pushed"] for month in months.values()) == 3 + 6 + MINUTES_KEPT + 2 + 41
 
 
 def test_old_minutes_go_and_hours_and_days_stay(old: HistoryStore) -> None:
@@ -319,7 +319,9 @@ def test_a_day_is_removed_in_time(store: HistoryStore, documents: Database[dict[
     store.prepare()
     store.add("writer", 1, [counted({"pushed": 1})])
     assert (documents["history"].find_one() or {})["remove_at"] == DAY + timedelta(days=DAYS_KEPT)
-    assert any("expireAfterSeconds" in each for each in documents["history"].index_information().values())
+    assert any(
+        "expireAfterSeconds" in document for document in documents["history"].index_information().values()
+    )
 
 
 def test_months_are_made_wherever_a_history_lies(
@@ -362,4 +364,4 @@ def test_the_library_and_the_api_tell_the_same(jobs: OwnQueue, shared_broker: Br
     # Then
     answer = Web(shared_broker.process.http).get(f"/api/v1/history/queue/{jobs.queue}?span=minute")
     assert {**answer.json, "until": 0} == {**told, "until": 0}
-    assert sum(each["counted"].get("pushed", 0) for each in told["points"]) == 3
+    assert sum(row["counted"].get("pushed", 0) for row in told["points"]) == 3

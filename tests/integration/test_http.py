@@ -62,7 +62,9 @@ def test_the_document_has_every_path_and_no_other() -> None:
     served = {path for path in all_needs() if path.startswith(V1)}
     named = {path: methods for path, methods in DOCUMENT["paths"].items() if path.startswith(V1)}
     former = {
-        path for path, methods in named.items() if all(each.get("deprecated") for each in methods.values())
+        path
+        for path, methods in named.items()
+        if all(method.get("deprecated") for method in methods.values())
     }
     assert named.keys() - former == served
 
@@ -115,7 +117,7 @@ def test_jobs_are_told_by_state_with_their_payloads_as_text_or_base64(web: Web, 
     answer = web.get(address)
     told = hold_against_the_document(path, answer)["jobs"]
     # Then
-    assert [each["payload"] for each in told] == ["<script>alert(1)</script>", {"base64": "/wA="}]
+    assert [row["payload"] for row in told] == ["<script>alert(1)</script>", {"base64": "/wA="}]
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
@@ -130,15 +132,17 @@ def test_workers_are_told_with_what_they_have(web: Web, jobs: OwnQueue) -> None:
     jobs.push(id="busy")
     with jobs.reserve(1):
         told = hold_against_the_document(f"{V1}/workers", web.get(f"{V1}/workers"))["workers"]
-        (mine,) = [each for each in told if each["queue"] == jobs.queue]
-        assert [each["id"] for each in mine["jobs"]] == ["busy"]
+        (mine,) = [row for row in told if row["queue"] == jobs.queue]
+        assert [row["id"] for row in mine["jobs"]] == ["busy"]
 
 
 def test_devices_are_told_with_their_doors(web: Web, shared_broker: BrokerUnderTest) -> None:
     assert shared_broker.serves()  # over a REQ and a REP socket of one device
     told = hold_against_the_document(f"{V1}/devices", web.get(f"{V1}/devices"))["devices"]
-    assert [each["frontend"] for each in told] == [each["frontend"] for each in shared_broker.process.devices]
-    assert [each["connections"] for each in told if each["queue"] == "serves"] == [2]
+    assert [row["frontend"] for row in told] == [
+        device["frontend"] for device in shared_broker.process.devices
+    ]
+    assert [row["connections"] for row in told if row["queue"] == "serves"] == [2]
 
 
 @pytest.mark.parametrize(
@@ -280,8 +284,8 @@ def test_those_who_connect_and_say_nothing_keep_nobody_out(web: Web) -> None:
         assert web.get("/healthz").status == 200
         assert all_of(silent[0]) == b""  # the one that was silent longest
     finally:
-        for each in silent:
-            each.close()
+        for socket in silent:
+            socket.close()
 
 
 def test_a_connection_may_be_used_again(web: Web) -> None:

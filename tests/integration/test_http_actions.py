@@ -52,8 +52,8 @@ def order(web: Web, jobs: OwnQueue) -> Order:
 
 
 def kill(jobs: OwnQueue, *ids: str, reason: str = "no such address") -> None:
-    for each in ids:
-        jobs.push(id=each)
+    for job_id in ids:
+        jobs.push(id=job_id)
 
     def handler(_job: Any) -> None:
         raise Reject(reason)
@@ -115,9 +115,9 @@ def test_whatever_no_worker_has_is_deleted(order: Order, web: Web, jobs: OwnQueu
     jobs.take().commit()
     wait_until(lambda: jobs.state("done") == "done", what="the commit")
     jobs.push(id="waits", delay=1000)
-    for each in ("dead", "done", "waits"):
-        order("/queues/{queue}/jobs/{job_id}/delete", job_id=each)
-        assert jobs.state(each) == "gone"
+    for name in ("dead", "done", "waits"):
+        order("/queues/{queue}/jobs/{job_id}/delete", job_id=name)
+        assert jobs.state(name) == "gone"
     jobs.push(id="busy")
     with jobs.reserve(1):
         answer = web.post(f"{V1}/queues/{jobs.queue}/jobs/busy/delete", {}, TOKEN)
@@ -149,7 +149,7 @@ def test_a_schedule_is_paused_resumed_and_run(order: Order, jobs: OwnQueue) -> N
     jobs.client.schedules.add(name, jobs.queue, b"go", every=1000)
     try:
         order("/schedules/{name}/pause", name=name)
-        (mine,) = [each for each in jobs.client.schedules() if each["name"] == name]
+        (mine,) = [schedule for schedule in jobs.client.schedules() if schedule["name"] == name]
         assert mine["paused"]
         order("/schedules/{name}/resume", name=name)
         order("/schedules/{name}/run", name=name)
@@ -252,8 +252,8 @@ def test_a_body_is_bounded_and_whole(web: Web) -> None:
     long = f"{head}Content-Length: {MOST_BODY_BYTES + 1}\r\n\r\n".encode()
     chunks = f"{head}Transfer-Encoding: chunked\r\n\r\n2\r\n{{}}\r\n0\r\n\r\n".encode()
     expects = f"{head}Content-Length: 2\r\nExpect: 100-continue\r\n\r\n{{}}".encode()
-    for each in (long, chunks, expects):
-        assert web.send(each)[:12] == b"HTTP/1.1 400"
+    for request in (long, chunks, expects):
+        assert web.send(request)[:12] == b"HTTP/1.1 400"
     assert web.post(f"{V1}/token", {"padding": "x" * 100_000}, TOKEN).status == 200
 
 
@@ -291,7 +291,7 @@ def test_a_schedule_is_shown_with_its_next_and_its_latest_runs(
     # Then
     assert (shown["schedule"]["name"], shown["payload"]) == (name, "all")
     assert [later - earlier for earlier, later in pairwise(shown["next"])] == [86_400.0] * 4
-    assert [each["id"] for each in shown["runs"]] == [job]
+    assert [row["id"] for row in shown["runs"]] == [job]
     assert web.get(f"{V1}/schedules/{name}").status == 404
 
 
@@ -306,17 +306,17 @@ def test_messages_are_read_by_number_time_and_topic_and_a_subscription_is_moved(
             publisher.publish(stream, f"orders.{'eu' if number % 10 else 'us'}", b"x" * 3000).wait(60)
     # When and then: the newest; from a number on; those of a topic
     newest = web.get(f"{path}?limit=5").json
-    assert [each["number"] for each in newest["messages"]] == [26, 27, 28, 29, 30]
+    assert [entry["number"] for entry in newest["messages"]] == [26, 27, 28, 29, 30]
     assert (newest["first"], newest["newest"], newest["more"]) == (1, 30, False)
     assert (newest["messages"][0]["size"], len(newest["messages"][0]["body"])) == (3000, 2048)
     page = web.get(f"{path}?after=9&limit=2").json
-    assert ([each["number"] for each in page["messages"]], page["after"], page["more"]) == (
+    assert ([entry["number"] for entry in page["messages"]], page["after"], page["more"]) == (
         [10, 11],
         11,
         True,
     )
     some = web.get(f"{path}?after=0&topic=orders.us").json
-    assert [each["number"] for each in some["messages"]] == [1, 11, 21]
+    assert [entry["number"] for entry in some["messages"]] == [1, 11, 21]
     later = web.get(f"{path}?since={newest['messages'][-1]['at'] + 1000}").json
     assert later["messages"] == []
     # And

@@ -56,7 +56,7 @@ def leaf(told: Told, path: str, queue: str, **asked: Any) -> list[list[str]]:
     found, after = [], None
     while True:
         page = told(path, queue, after=after, **asked)
-        found.append([each["id"] for each in page["jobs"]])
+        found.append([row["id"] for row in page["jobs"]])
         after = page["next"]
         if after is None:
             return found
@@ -79,14 +79,14 @@ def test_jobs_that_wait_are_leafed_through_as_they_would_be_handed_out(told: Tol
     jobs.producer.flush(60)
     pages = leaf(told, "/queues/{queue}/jobs", jobs.queue, state="ready", limit=4)
     assert [len(page) for page in pages] == [4, 4, 4, 4, 4, 4, 1]
-    assert [each for page in pages for each in page] == jobs.ids("ready")
+    assert [job_id for page in pages for job_id in page] == jobs.ids("ready")
 
 
 def test_delayed_jobs_too(told: Told, jobs: OwnQueue) -> None:
     for number in range(9):
         jobs.push(id=f"j{number}", delay=1000 + (number * 7) % 5, priority=number % 2)
     pages = leaf(told, "/queues/{queue}/jobs", jobs.queue, state="scheduled", limit=2)
-    assert [each for page in pages for each in page] == jobs.ids("scheduled")
+    assert [job_id for page in pages for job_id in page] == jobs.ids("scheduled")
 
 
 def test_the_next_page_leaves_nothing_out_when_jobs_of_the_last_one_have_gone(
@@ -95,10 +95,10 @@ def test_the_next_page_leaves_nothing_out_when_jobs_of_the_last_one_have_gone(
     for number in range(6):
         jobs.push(id=f"j{number}")
     first = told("/queues/{queue}/jobs", jobs.queue, state="ready", limit=3)
-    for each in first["jobs"]:
-        jobs.client.jobs.cancel(jobs.queue, each["id"])
+    for row in first["jobs"]:
+        jobs.client.jobs.cancel(jobs.queue, row["id"])
     second = told("/queues/{queue}/jobs", jobs.queue, state="ready", limit=3, after=first["next"])
-    assert [each["id"] for each in second["jobs"]] == ["j3", "j4", "j5"]
+    assert [row["id"] for row in second["jobs"]] == ["j3", "j4", "j5"]
 
 
 def test_those_that_died_in_one_millisecond_are_not_torn_apart(told: Told, jobs: OwnQueue) -> None:
@@ -114,7 +114,7 @@ def test_those_that_died_in_one_millisecond_are_not_torn_apart(told: Told, jobs:
     # When
     pages = leaf(told, "/queues/{queue}/dead-letters", jobs.queue, limit=2)
     # Then: the latest first, and inside one millisecond by id
-    assert [each for page in pages for each in page] == [
+    assert [job_id for page in pages for job_id in page] == [
         "d09", "d10", "d11", "d06", "d07", "d08", "d03", "d04", "d05", "d00", "d01", "d02",
     ]  # fmt: skip
     assert leaf(told, "/queues/{queue}/jobs", jobs.queue, state="dead", limit=2) == pages
@@ -127,9 +127,9 @@ def test_a_page_goes_on_where_it_was_when_its_dead_letters_were_deleted(told: To
     when = jobs.now().replace(microsecond=0, tzinfo=None) - timedelta(seconds=5)
     jobs.collection.update_many({}, {"$set": {"ended_at": when}})
     first = told("/queues/{queue}/dead-letters", jobs.queue, limit=3)
-    jobs.collection.delete_many({"_id": {"$in": [each["id"] for each in first["jobs"]]}})
+    jobs.collection.delete_many({"_id": {"$in": [row["id"] for row in first["jobs"]]}})
     second = told("/queues/{queue}/dead-letters", jobs.queue, limit=3, after=first["next"])
-    assert [each["id"] for each in second["jobs"]] == ["d3", "d4", "d5"]
+    assert [row["id"] for row in second["jobs"]] == ["d3", "d4", "d5"]
 
 
 def test_a_page_has_small_payloads_and_tells_how_large_the_others_are(told: Told, jobs: OwnQueue) -> None:
@@ -148,7 +148,7 @@ def test_jobs_are_found_by_the_beginning_of_their_ids_whatever_their_state(
     jobs.push(id="order.2", delay=1000)
     jobs.push(id="other")
     found = told("/queues/{queue}/jobs", jobs.queue, id="order.")["jobs"]
-    assert [(each["id"], each["state"]) for each in found] == [("order.1", "dead"), ("order.2", "scheduled")]
+    assert [(row["id"], row["state"]) for row in found] == [("order.1", "dead"), ("order.2", "scheduled")]
 
 
 def test_what_is_no_job_is_shown_in_a_page_all_the_same(told: Told, jobs: OwnQueue) -> None:
@@ -157,7 +157,7 @@ def test_what_is_no_job_is_shown_in_a_page_all_the_same(told: Told, jobs: OwnQue
         {"_id": "odd", "state": "ready", "priority": 0, "payload": "text", "errors": 3}
     )
     jobs.collection.update_one({"_id": "odd"}, {"$set": {"eligible_at": jobs.now(), "seq": 1}})
-    assert "job" in {each["id"] for each in told("/queues/{queue}/jobs", jobs.queue)["jobs"]}
+    assert "job" in {row["id"] for row in told("/queues/{queue}/jobs", jobs.queue)["jobs"]}
 
 
 @pytest.mark.parametrize("after", ["nonsense", "{}", "[1]", '["a","b","c"]'])
@@ -281,17 +281,17 @@ def test_a_dashboard_too_many_takes_the_place_of_the_one_that_is_open_longest(we
     looking = [web.dial() for _ in range(most)]
     with web.dial() as newcomer:
         try:
-            for each in looking:
-                each.sendall(ask)
-                assert each.recv(12) == b"HTTP/1.1 200"
+            for socket in looking:
+                socket.sendall(ask)
+                assert socket.recv(12) == b"HTTP/1.1 200"
             newcomer.sendall(ask)
             assert newcomer.recv(12) == b"HTTP/1.1 200"
             assert all_of(looking[0])
             assert web.get("/healthz").status == 200
             assert b"data: " in looking[-1].recv(1 << 20)
         finally:
-            for each in looking:
-                each.close()
+            for thread in looking:
+                thread.close()
 
 
 # --------------------------------------------------------------------- what else is told
@@ -322,10 +322,10 @@ def test_what_was_pushed_is_in_the_curves_of_the_queue_and_of_all(
 
 
 def test_brokers_schedules_streams_and_tasks_are_told(told: Told, jobs: OwnQueue) -> None:
-    assert [each["here"] for each in told("/brokers")["brokers"]].count(True) == 1
+    assert [row["here"] for row in told("/brokers")["brokers"]].count(True) == 1
     jobs.client.schedules.add(f"s-{jobs.queue}", jobs.queue, b"go", every=1000)
     try:
-        (mine,) = [each for each in told("/schedules")["schedules"] if each["queue"] == jobs.queue]
+        (mine,) = [row for row in told("/schedules")["schedules"] if row["queue"] == jobs.queue]
         assert mine["every"] == 1000
     finally:
         jobs.client.schedules.delete(f"s-{jobs.queue}")

@@ -53,7 +53,7 @@ def principals() -> dict[str, Any]:
     }
     for action in Action:
         found[f"only-{action}"] = principal(f"only-{action}", {str(action): True})
-        others = {str(each): True for each in Action if each != action}
+        others = {str(other): True for other in Action if other != action}
         found[f"but-{action}"] = principal(f"but-{action}", others)
     return found
 
@@ -141,7 +141,7 @@ WALKED = [
     for path in NEEDING
     if path not in BY_WHAT_IS_THERE
     if (needs := all_needs()[path]) and needs.also
-    for action in (needs.action, *(each.action for each in needs.also))
+    for action in (needs.action, *(entry.action for entry in needs.also))
 ]
 
 
@@ -153,7 +153,7 @@ def test_a_change_needs_a_permission_for_each_of_its_effects(
     body = {"all": True, key: {"on_dead": f"{key}-{action}"} if isinstance(value, dict) else value}
 
     assert web.post(address(path), body, **bearer(f"but-{action}")).status == 403
-    queues = {each["name"] for each in web.get(f"{V1}/queues", **bearer("all")).json["queues"]}
+    queues = {row["name"] for row in web.get(f"{V1}/queues", **bearer("all")).json["queues"]}
     assert f"{key}-{action}" not in queues
     assert web.post(address(path), body, **bearer("all")).status == 200
     web.post(address(f"{V1}/queues/{{queue}}/settings/unset"), {"keys": ["on_dead"]}, **bearer("all"))
@@ -188,9 +188,9 @@ def test_children_are_cancelled_by_who_may_manage_their_queues(web: Web, broker:
         path = f"{V1}/queues/mail/jobs/parent/cancel"
         assert web.post(path, {"children": True}, **bearer("manager")).status == 403
         assert client.jobs.get("mail", "parent").state == "waiting"
-        assert "parent.1" in {each.id for each in client.jobs.list("sms", "scheduled")}
+        assert "parent.1" in {job.id for job in client.jobs.list("sms", "scheduled")}
         assert web.post(path, {"children": True}, **bearer("all")).status == 200
-        assert "parent.1" not in {each.id for each in client.jobs.list("sms", "scheduled")}
+        assert "parent.1" not in {job.id for job in client.jobs.list("sms", "scheduled")}
 
 
 def test_what_is_refused_is_as_the_document_says(web: Web) -> None:
@@ -219,7 +219,9 @@ def test_no_secret_that_is_sent_stands_in_the_log(web: Web, broker: BrokerProces
     web.get(f"{V1}/me", Cookie=f"{cookie.partition('=')[0]}={secrets[5]}")
     broker.wait_log("all has logged in from 127.0.0.1")
     log = broker.log_text()
-    assert not [each for each in (*secrets, PASSWORD, token("all"), cookie.partition("=")[2]) if each in log]
+    assert not [
+        secret for secret in (*secrets, PASSWORD, token("all"), cookie.partition("=")[2]) if secret in log
+    ]
 
 
 def test_a_refusal_says_what_is_not_permitted_and_is_counted_and_logged(
@@ -239,7 +241,7 @@ def test_a_refusal_says_what_is_not_permitted_and_is_counted_and_logged(
 def test_lists_counts_and_figures_have_what_the_caller_may_see(web: Web, broker: BrokerProcess) -> None:
     def names(path: str, key: str = "queues", **caller: Any) -> set[str]:
         rows = web.get(f"{V1}/{path}", **caller).json[key]
-        return {each["queue"] if "queue" in each else each["name"] for each in rows}
+        return {row["queue"] if "queue" in row else row["name"] for row in rows}
 
     reader, everything = bearer("reader"), bearer("all")
     with (
@@ -258,7 +260,7 @@ def test_lists_counts_and_figures_have_what_the_caller_may_see(web: Web, broker:
     assert web.get(f"{V1}/schedules", **reader).json == {"schedules": []}
     assert web.get(f"{V1}/recent?queue=mail,sms", **reader).json["queues"].keys() <= {"mail"}
     happened = web.get(f"{V1}/incidents", **reader).json["incidents"]
-    assert all(each["queue"].startswith("mail") for each in happened)
+    assert all(row["queue"].startswith("mail") for row in happened)
 
 
 def test_metrics_have_the_series_of_visible_queues_or_all(web: Web) -> None:
@@ -267,7 +269,7 @@ def test_metrics_have_the_series_of_visible_queues_or_all(web: Web) -> None:
     for hidden in ("sms", 'queue="*"', "process_", "sluicemq_hub", "sluicemq_broker_info"):
         assert hidden not in text
     whole = web.get("/metrics", **bearer("only-operate")).body.decode()
-    assert all(each in whole for each in ('queue="sms"', "process_cpu", "sluicemq_hub"))
+    assert all(name in whole for name in ('queue="sms"', "process_cpu", "sluicemq_hub"))
     assert web.get("/metrics", **bearer("reader")).body.decode().count("sms") == 0  # after who sees all
 
 
@@ -285,7 +287,7 @@ def test_a_login_by_token_or_password_is_kept_in_a_cookie_until_logout(web: Web,
     answer = web.post(f"{V1}/login", shown)
     # Then
     assert (answer.status, answer.json["name"], answer.json["session"]) == (200, "all", True)
-    attributes = {each.strip().lower() for each in answer.headers["set-cookie"].split(";")[1:]}
+    attributes = {header.strip().lower() for header in answer.headers["set-cookie"].split(";")[1:]}
     assert attributes == {"httponly", "samesite=strict", "path=/"}  # not Secure: this is no TLS
     cookie = cookie_of(answer)
     assert web.get(f"{V1}/me", Cookie=cookie).json["permissions"]["read"] == ["*"]
@@ -304,7 +306,7 @@ def test_behind_a_proxy_with_tls_the_cookie_is_sent_over_tls_only(web: Web) -> N
     answer = web.post(
         f"{V1}/login", {"token": token("all")}, Origin=f"https://{web.address}", Host=web.address
     )
-    assert "secure" in {each.strip().lower() for each in answer.headers["set-cookie"].split(";")}
+    assert "secure" in {header.strip().lower() for header in answer.headers["set-cookie"].split(";")}
 
 
 @pytest.mark.parametrize(
@@ -394,8 +396,8 @@ def test_what_a_changed_principal_had_open_ends(broker: BrokerProcess, web: Web)
         rest(by_token)
         # Then its login goes on, and sees that one
         rows = web.get(f"{V1}/overview?limit=10", Cookie=cookie).json["queues"]
-        assert [each["name"] for each in rows] == ["sms"]
-        assert [each["name"] for each in event(stays)["queues"]] == ["mail"]
+        assert [row["name"] for row in rows] == ["sms"]
+        assert [row["name"] for row in event(stays)["queues"]] == ["mail"]
 
 
 def test_the_logins_by_a_token_that_is_replaced_end(broker: BrokerProcess, web: Web) -> None:

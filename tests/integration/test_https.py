@@ -143,7 +143,7 @@ def _received(plain: socket.socket) -> bytes:
 def test_the_cookie_of_a_login_over_tls_is_sent_over_tls_only(web: SecureWeb) -> None:
     answer = web.post(f"{BASE}/login", {"token": TOKEN}, Origin=f"https://{web.address}")
     assert answer.status == 200
-    attributes = {each.strip().lower() for each in answer.headers["set-cookie"].split(";")[1:]}
+    attributes = {header.strip().lower() for header in answer.headers["set-cookie"].split(";")[1:]}
     assert {"httponly", "secure", "samesite=strict", "path=/"} == attributes
 
 

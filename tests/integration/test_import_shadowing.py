@@ -112,7 +112,7 @@ def test_a_device_at_work_imports_no_decoy_however_late(streamer: subprocess.Pop
 
 def test_nothing_is_installed_under_a_name_that_can_be_anybody_s() -> None:
     names = {"broker", "devices", "clients", "config", "store", "queue_store"}
-    found = [each for each in names if any((Path(entry) / each).is_dir() for entry in _site_packages())]
+    found = [name for name in names if any((Path(entry) / name).is_dir() for entry in _site_packages())]
     assert found == []
 
 

@@ -53,7 +53,7 @@ class IncidentsRig:
             self.incidents.tick()
 
     def told(self, **asked: Any) -> list[dict[str, Any]]:
-        return [plain(each) for each in self.incidents.read("day", **asked).incidents]
+        return [plain(incident) for incident in self.incidents.read("day", **asked).incidents]
 
     def one(self) -> dict[str, Any]:
         (told,) = self.told()
@@ -102,7 +102,7 @@ def test_dead_letters_of_some_minutes_are_one_incident_with_the_reason_of_the_la
     rig.later(60, dead=1)
     # Then
     assert dying == {"mail": 24}
-    counts = [(each["kind"], each["figures"]["count"], each["figures"]["reason"]) for each in rig.told()]
+    counts = [(row["kind"], row["figures"]["count"], row["figures"]["reason"]) for row in rig.told()]
     assert counts == [("dead_letters", 12, "no such address"), ("dead_letters", 24, "no such address")]
 
 
@@ -128,7 +128,7 @@ def test_a_pause_and_its_end_are_told(rig: IncidentsRig) -> None:
     rig.later(60)
     rig.mail.pause(frozenset())
     rig.later(60)
-    assert [(each["kind"], each["figures"]) for each in rig.told()] == [
+    assert [(row["kind"], row["figures"]) for row in rig.told()] == [
         ("resumed", {"what": "delivery"}),
         ("paused", {"what": "delivery"}),
     ]
@@ -138,11 +138,11 @@ def test_what_several_brokers_have_noticed_is_told_as_one(
     rig: IncidentsRig, documents: Database[dict[str, Any]]
 ) -> None:
     other = IncidentsRig(documents, "b:2")
-    for each, count in ((rig, 3), (other, 4)):
-        each.later(FLUSH, step=FLUSH, timed_out=count)
-        each.incidents.store_returned(100.0)
-        each.incidents.flush()
-    away, timed_out = sorted(rig.told(), key=lambda each: str(each["kind"]))
+    for broker, count in ((rig, 3), (other, 4)):
+        broker.later(FLUSH, step=FLUSH, timed_out=count)
+        broker.incidents.store_returned(100.0)
+        broker.incidents.flush()
+    away, timed_out = sorted(rig.told(), key=lambda incident: str(incident["kind"]))
     assert (timed_out["kind"], timed_out["figures"], timed_out["brokers"]) == (
         "timed_out", {"count": 7}, ("a:1", "b:2"),
     )  # fmt: skip
@@ -170,7 +170,7 @@ def test_each_broker_that_comes_goes_or_dies_is_told_by_its_name(rig: IncidentsR
     rig.incidents.lease_lost()
     rig.incidents.clock_set(-2_592_000.04)
     rig.incidents.close()
-    told = {(each["kind"], each["brokers"][0]): each for each in rig.told()}
+    told = {(row["kind"], row["brokers"][0]): row for row in rig.told()}
     assert set(told) == {
         ("started", "a:1"), ("died", "b:2"), ("died", "c:3"), ("lease_lost", "a:1"), ("stopped", "a:1"),
         ("clock_set", "a:1"),
@@ -206,8 +206,8 @@ def test_what_cannot_be_written_is_told_and_written_later(
 def test_a_queue_is_told_what_is_its_own_and_what_all_of_them_feel(rig: IncidentsRig) -> None:
     rig.later(5, dead=1)
     rig.incidents.store_returned(5.0)
-    assert {each["kind"] for each in rig.told(queue="mail")} == {"dead_letters", "store_away"}
-    assert {each["kind"] for each in rig.told(queue="other")} == {"store_away"}
+    assert {row["kind"] for row in rig.told(queue="mail")} == {"dead_letters", "store_away"}
+    assert {row["kind"] for row in rig.told(queue="other")} == {"store_away"}
 
 
 def test_what_cannot_be_asked_is_refused(rig: IncidentsRig) -> None:

@@ -19,8 +19,8 @@ from support.jobs import NOW, ChangesAtOnce, a_job, everything, ids
 from support.waiting import wait_until
 
 ME = "me"
-NAMES = {str(each.document["name"]) for each in INDEXES}
-LINES = {str(each.document["name"]) for each in LINE_INDEXES}
+NAMES = {str(index.document["name"]) for index in INDEXES}
+LINES = {str(index.document["name"]) for index in LINE_INDEXES}
 
 
 class Bare:
@@ -192,7 +192,7 @@ def test_a_queue_made_again_without_indexes_goes_on_and_costs_no_other_queue_its
         producer.push(queue, b"x").wait(60)
         with Worker(queue, lambda job: handled.append(job.id), endpoint=door):
             wait_until(lambda: len(set(handled)) >= 3, what="delivery of all jobs")
-        assert queue in {each.name for each in client.queues.list()}
+        assert queue in {listed.name for listed in client.queues.list()}
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_a_job_that_an_index_somebody_made_can_not_take_is_refused_alone(
     options: dict[str, Any] = {"language_override": "language"} if index[0][1] == "text" else {}
     jobs.create_index(index, **options)
     with Producer(endpoint=door) as producer:
-        receipts = [producer.push(queue, b"x", headers=each) for each in (good, bad, good)]
+        receipts = [producer.push(queue, b"x", headers=headers) for headers in (good, bad, good)]
         receipts[0].wait(60)
         receipts[2].wait(60)
         with pytest.raises(TooLargeError, match="MongoDB refused it"):

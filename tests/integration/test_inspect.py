@@ -175,7 +175,7 @@ def test_a_peek_shows_the_jobs_in_the_order_in_which_they_go_out_and_takes_none(
     # When
     shown = inspector.peek("mail", "ready", 2, BYTES, NOW)
     # Then
-    assert [each["id"] for each in shown] == ["high", "next"]
+    assert [row["id"] for row in shown] == ["high", "next"]
     assert everything(store) == before
 
 
@@ -208,7 +208,7 @@ def test_every_state_can_be_looked_at(
     crowd: QueueStore, inspector: Inspector, state: str, count: int
 ) -> None:
     shown = inspector.peek("mail", state, LIMIT, BYTES, NOW)
-    assert [each["state"] for each in shown] == [state] * count
+    assert [row["state"] for row in shown] == [state] * count
     assert state in SHOWN_STATES
 
 

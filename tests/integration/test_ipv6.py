@@ -67,9 +67,9 @@ def test_commands_find_it_by_their_option_and_by_the_variable(six: BrokerProcess
 
 def test_plain_sockets_that_speak_ipv6_push_and_work(six: BrokerProcess) -> None:
     with zmq.Context() as context, context.socket(zmq.PUSH) as push, context.socket(zmq.PULL) as pull:
-        for each, door in ((push, "push"), (pull, "pull")):
-            each.ipv6, each.linger = True, 0
-            each.connect(six.doors[door])
+        for socket, door in ((push, "push"), (pull, "pull")):
+            socket.ipv6, socket.linger = True, 0
+            socket.connect(six.doors[door])
         push.send(b"job")
         assert pull.poll(int(TIMEOUT * 1000))
         assert pull.recv() == b"job"

@@ -33,7 +33,7 @@ class Listener:
             self._after = told["after"]
             self.came += told["events"]
             return next(
-                (each for each in self.came if each["event"] == event and job in ("", each.get("job"))), None
+                (row for row in self.came if row["event"] == event and job in ("", row.get("job"))), None
             )
 
         heard: dict[str, Any] = wait_until(found, what=event)
@@ -65,7 +65,7 @@ def test_a_commit_a_rollback_and_a_death_are_told_with_their_reasons(jobs: OwnQu
         jobs.push(b"good", id="good")
         jobs.push(b"bad", id="bad")
         jobs.push(b"again", id="again")
-        dead, back = (listener.hear(each) for each in ("dead", "rolled_back"))
+        dead, back = (listener.hear(name) for name in ("dead", "rolled_back"))
         listener.hear("committed", "good")
         listener.hear("committed", "again")
     assert (dead["job"], dead["reason"]) == ("bad", "no such address")

@@ -93,7 +93,9 @@ def test_a_worker_that_is_cut_while_its_handler_hangs_takes_no_job_until_it_is_t
         push(endpoint, queue, b"A", max_attempts=1, visibility_timeout=0.3)
         assert stuck.hangs.wait(SECONDS)
         wait_until(lambda: broker.counts(queue) == {"dead": 1}, what="the end of its only attempt")
-        wait_until(lambda: [each.prefetch for each in client.workers.list(queue)] == [0], what="its return")
+        wait_until(
+            lambda: [worker.prefetch for worker in client.workers.list(queue)] == [0], what="its return"
+        )
         # When
         push(endpoint, queue, b"B", b"C", b"D", max_attempts=1, visibility_timeout=0.3)
         # Then: they stay with the broker
@@ -118,7 +120,7 @@ def test_after_a_brokers_restart_a_job_does_not_wait_behind_its_own_void_run(
             broker.restart()
             with Client(endpoint=endpoint) as client:
                 wait_until(
-                    lambda: [each.prefetch for each in client.workers.list("default")] == [0],
+                    lambda: [worker.prefetch for worker in client.workers.list("default")] == [0],
                     what="the worker's return",
                 )
                 # Then: whoever is free has it
@@ -179,7 +181,7 @@ def test_jobs_that_time_out_at_a_client_that_says_how_many_it_begins_count_those
     library.ask(wire.HELLO, {"client": "slow", "version": "1", "concurrency": 1})
     library.ask(wire.READY, queue, 3)
     entry = {"max_attempts": 1, "visibility_timeout": 0.2}
-    library.ask(wire.PUSH, queue, [[each, b"", entry] for each in ("a", "b", "c")])
+    library.ask(wire.PUSH, queue, [[name, b"", entry] for name in ("a", "b", "c")])
     # When
     wait_until(lambda: broker.counts(queue) == {"dead": 1, "ready": 2}, what="the end of their time")
     # Then

@@ -60,7 +60,7 @@ def test_a_job_is_delivered_once_more_with_the_results_of_its_children(endpoint:
         seen.append((job.attempt, job.payload, job.children))
         if job.children is None:
             return FanOut(*(Forward(pages, b"%d" % n) for n in range(12)), join=True)
-        return b"+".join(each.result or b"" for each in job.children)
+        return b"+".join(child.result or b"" for child in job.children)
 
     with (
         working(endpoint, {queue: book, pages: lambda job: b"p" + job.payload}),
@@ -91,12 +91,12 @@ def test_a_second_delivery_that_fails_comes_again_with_the_results(endpoint: str
 
 
 def test_joins_within_joins_and_a_forward_behind_one(endpoint: str, queue: str) -> None:
-    inner, leaf, last = (f"{queue}-{each}" for each in ("inner", "leaf", "last"))
+    inner, leaf, last = (f"{queue}-{name}" for name in ("inner", "leaf", "last"))
 
     def sums(to: str, count: int, job: Job) -> FanOut | Forward | bytes:
         if job.children is None:
             return FanOut(*(Forward(to, b"%d" % n) for n in range(count)), join=True)
-        total = b"%d" % sum(int(each.result or b"") for each in job.children)
+        total = b"%d" % sum(int(child.result or b"") for child in job.children)
         return Forward(last, total) if to == inner else total
 
     handlers: dict[str, Callable[[Job], Any]] = {
@@ -134,8 +134,8 @@ def test_a_group_waits_until_the_second_delivery_has_ended(endpoint: str, queue:
 
     with working(endpoint, {queue: book, pages: lambda _job: b"1"}):
         with Producer(endpoint=endpoint) as producer:
-            for each in ("a", "b"):
-                producer.push(queue, b"x", id=each, group="book")
+            for name in ("a", "b"):
+                producer.push(queue, b"x", id=name, group="book")
         wait_until(lambda: len(order) == 3, SECONDS)
     assert order == ["a first", "a joined", "b first"]
 
@@ -182,7 +182,9 @@ def test_a_job_that_allows_failures_goes_on_whatever_becomes_of_its_children(
 
     def book(job: Job) -> FanOut | bytes:
         if job.children is not None:
-            return json.dumps([each.error or (each.result or b"").decode() for each in job.children]).encode()
+            return json.dumps(
+                [child.error or (child.result or b"").decode() for child in job.children]
+            ).encode()
         children = [Forward(pages), Forward(pages, delay=1000), Forward(ledger, delay=1000)]
         children.append(Forward(f"{queue}-none", ttl=0.05))
         return FanOut(*children, join=join, allow_failures=True)
@@ -211,7 +213,7 @@ def test_results_that_have_no_room_are_named_by_their_ids(endpoint: str, queue: 
         if job.children is None:
             return FanOut(*(Forward(pages, b"%d" % n) for n in range(3)), join=True)
         return b"\n".join(
-            f"{each.id} {len(each.result or b'')} {each.error}".encode() for each in job.children
+            f"{child.id} {len(child.result or b'')} {child.error}".encode() for child in job.children
         )
 
     def draw(job: Job) -> bytes:
@@ -241,7 +243,7 @@ def test_rep_workers_get_the_results_as_one_frame_more(
         payload, ends = receive(worker)
     # Then
     assert payload == b"work"
-    results = [each["result"] for each in json.loads(ends)]
+    results = [load["result"] for load in json.loads(ends)]
     assert results == ["1", {"base64": "/w=="}]
     worker.send(b"sum")
     assert receive(asker) == [b"sum"]
@@ -398,7 +400,7 @@ def count_failed(store: QueueStore, pages: QueueStore) -> list[str]:
     families = Families(store)
     found = dead_children(pages, NOW, 10)
     count_failed_children(pages, found, LATER, families, Portions(10))
-    return [each.id for each in families.ended]
+    return [parent.id for parent in families.ended]
 
 
 @pytest.mark.parametrize("step", ["update_many", "bulk_write"])
@@ -414,7 +416,7 @@ def test_a_failure_is_counted_once_whatever_breaks_off_and_not_again_when_it_was
 ) -> None:
     # Given
     first, second, third = waiting(store, pages, may_fail=True)
-    pages.roll_back([RolledBack(each, "no ink", "worker", dead=True) for each in (first, second)], LATER)
+    pages.roll_back([RolledBack(job, "no ink", "worker", dead=True) for job in (first, second)], LATER)
     statement: Callable[..., Any] = getattr(Collection, step)
 
     def breaks(self: Any, *arguments: Any, **options: Any) -> Any:
@@ -432,11 +434,11 @@ def test_a_failure_is_counted_once_whatever_breaks_off_and_not_again_when_it_was
     # Then
     assert stored(store, "a")["children"]["left"] == 1
     assert redrive(changes, "pages") == 2
-    again = [each for each in pages.reserve(10, LATER + 2, "worker", 3).jobs if each.id != third.id]
-    assert [each.parent for each in again] == [None, None]
+    again = [job for job in pages.reserve(10, LATER + 2, "worker", 3).jobs if job.id != third.id]
+    assert [job.parent for job in again] == [None, None]
     _, (parent,) = end_children(pages, ended([third]), LATER, lambda _name: store)
     assert parent.joins
-    assert [each.error for each in joined(store)] == ["no ink", "no ink", ""]
+    assert [job.error for job in joined(store)] == ["no ink", "no ink", ""]
 
 
 def test_a_dead_child_that_was_redriven_before_it_was_counted_is_counted_when_it_is_done(
@@ -458,7 +460,7 @@ def dead_of_its_child(store: QueueStore, pages: QueueStore, **settings: Any) -> 
     first, *others = waiting(store, pages, **settings)
     pages.roll_back([RolledBack(first, "no ink", "worker", dead=True)], LATER)
     found = dead_children(pages, NOW, 10)
-    fail_parents(store, {each.parent: "no ink" for each in found if each.parent}, LATER)
+    fail_parents(store, {job.parent: "no ink" for job in found if job.parent}, LATER)
     mark_parents_notified(pages, found)
     end_children(pages, ended(others), LATER, lambda _name: store)
     assert stored(store, "a")["state"] == "dead"
@@ -482,7 +484,7 @@ def test_a_job_that_died_of_a_child_is_joined_when_that_was_redriven_and_is_done
     if parent_too:
         assert redrive(changes, "mail") == 1
     work_off(store, pages)
-    assert [each.id for each in joined(store)] == ["a.1", "a.2", "a.3"]
+    assert [job.id for job in joined(store)] == ["a.1", "a.2", "a.3"]
 
 
 def test_a_dead_job_of_a_group_waits_for_its_turn_before_it_is_joined(
@@ -498,16 +500,17 @@ def test_a_dead_job_of_a_group_waits_for_its_turn_before_it_is_joined(
     child.set_parent(Parent("mail", "a", parent.seq, parent.under))
     fan_out(store, [FanOutEntry(parent, (Child(pages, child, inherits=False),), b"", 100)], LATER)
     pages.roll_back(
-        [RolledBack(each, "no", "worker", dead=True) for each in pages.reserve(1, LATER, "w", 2).jobs], LATER
+        [RolledBack(taken, "no", "worker", dead=True) for taken in pages.reserve(1, LATER, "w", 2).jobs],
+        LATER,
     )
     found = dead_children(pages, NOW, 10)
-    fail_parents(store, {each.parent: "no" for each in found if each.parent}, LATER)
+    fail_parents(store, {job.parent: "no" for job in found if job.parent}, LATER)
     redrive(changes, "pages")
     (again,) = pages.reserve(1, LATER + 2, "worker", 3).jobs
     _, (ready,) = end_children(pages, ended([again]), LATER + 2, lambda _name: store)
     assert (ready.joins, ready.group, stored(store, "a")["state"]) == (True, "book", "waiting")
     store.groups.promote(["book"], LATER + 2)
-    assert [each.id for each in joined(store)] == ["a.1"]
+    assert [job.id for job in joined(store)] == ["a.1"]
 
 
 def test_a_dead_second_delivery_is_redriven_as_that(

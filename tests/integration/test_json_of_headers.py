@@ -66,7 +66,7 @@ def _refuse(constant: str) -> NoReturn:
 def as_it_was(value: Any) -> Any:
     """What a reader in any language makes of it again."""
     if isinstance(value, list):
-        return [as_it_was(each) for each in value]
+        return [as_it_was(item) for item in value]
     if not isinstance(value, dict):
         return value
     match value:
@@ -74,7 +74,7 @@ def as_it_was(value: Any) -> Any:
             return base64.b64decode(text)
         case {"$float": word}:
             return float(word)
-    return {key: as_it_was(each) for key, each in value.items()}
+    return {key: as_it_was(item) for key, item in value.items()}
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_the_api_tells_those_of_schedules(shared_broker: BrokerUnderTest, jobs: 
     name = jobs.queue
     jobs.client.schedules.add(name, jobs.queue, b"x", every="1h", headers=OWN)
     rows = strictly(Web(shared_broker.process.http).get("/api/v1/schedules").body)["schedules"]
-    assert next(each for each in rows if each["name"] == name)["options"]["headers"] == SHOWN
+    assert next(row for row in rows if row["name"] == name)["options"]["headers"] == SHOWN
     assert TOKEN not in str(rows)
     jobs.client.schedules.delete(name)
 
@@ -144,7 +144,7 @@ def test_the_api_tells_those_of_schedules(shared_broker: BrokerUnderTest, jobs: 
 )
 def test_a_command_prints_them_whole(jobs: OwnQueue, words: list[str], place: Any) -> None:
     job_id = jobs.push(b"\xff", headers=OWN)
-    named = [{"QUEUE": jobs.queue, "ID": job_id}.get(each, each) for each in words]
+    named = [{"QUEUE": jobs.queue, "ID": job_id}.get(word, word) for word in words]
     command = [sys.executable, "-m", "sluicemq", "--endpoint", jobs.endpoint, "--json", *named]
     done = subprocess.run(command, capture_output=True, timeout=TIMEOUT, check=True)
     assert place(strictly(done.stdout.splitlines()[0]))["headers"] == SHOWN

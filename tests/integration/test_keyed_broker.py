@@ -136,7 +136,7 @@ class TestUserCommand:
         added = sluicemq("user", "add", name, "push=mail.*", "operate", "--key", public, "--token", "--json")
         row = json.loads(added.stdout)
         assert row["permissions"] == {"push": ["mail.*"], "operate": ["*"]}
-        assert {each["kind"] for each in row["keys"]} == {"curve", "token"}
+        assert {entry["kind"] for entry in row["keys"]} == {"curve", "token"}
         assert row["token"] in added.stdout
         # shown
         assert name in sluicemq("user", "list").stdout
@@ -234,7 +234,7 @@ class TestAtTheStore:
         added = sluicemq("user", "add", "back", "all", "--token", *store)
         assert added.returncode == 0, added.stderr
         assert "without a broker" in added.stderr
-        assert [each["name"] for each in json.loads(sluicemq("user", "list", "--json", *store).stdout)["principals"]] == ["back"]  # fmt: skip # noqa: E501
+        assert [load["name"] for load in json.loads(sluicemq("user", "list", "--json", *store).stdout)["principals"]] == ["back"]  # fmt: skip # noqa: E501
         assert "back" not in sluicemq("user", "list").stdout
 
     @pytest.mark.full

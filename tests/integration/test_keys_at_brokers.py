@@ -101,8 +101,8 @@ def client() -> Iterator[Clients]:
         return made[-1]
 
     yield make
-    for each in made:
-        each.plain.disable_monitor()
+    for peer in made:
+        peer.plain.disable_monitor()
     context.destroy(linger=0)
 
 
@@ -161,24 +161,24 @@ def test_a_key_is_added_and_revoked_at_one_broker_for_all(
         other_operator = client(brokers[1], **keyed(OPERATOR)).hello()
         wait_until(
             lambda: (
-                [len(each["keys"]) for each in other_operator.users("list") if each["name"] == "mailer"]
+                [len(user["keys"]) for user in other_operator.users("list") if user["name"] == "mailer"]
                 == [2]
             ),
             what="both keys at the other broker",
         )
-        stolen = [client(each, **keyed(MAILER)).hello() for each in brokers]
-        spare = [client(each, **keyed(SPARE)).hello() for each in brokers]
+        stolen = [client(broker, **keyed(MAILER)).hello() for broker in brokers]
+        spare = [client(broker, **keyed(SPARE)).hello() for broker in brokers]
 
         operator.users("rotate", name="mailer", id=row["keys"][0]["id"])
 
-        for each in stolen:
-            each.await_end()
-            assert not each.got_in()
-        assert all(each.is_connected for each in spare)
+        for peer in stolen:
+            peer.await_end()
+            assert not peer.got_in()
+        assert all(peer.is_connected for peer in spare)
         other_operator.users("remove", name="mailer")
-        for each in spare:
-            each.await_end()
-            assert not each.got_in()
+        for peer in spare:
+            peer.await_end()
+            assert not peer.got_in()
         assert "its key, or its principal, was removed" in brokers[1].log_text()
 
 

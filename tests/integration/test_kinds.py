@@ -50,11 +50,11 @@ def test_jobs_are_counted_by_their_kind_at_the_broker_that_has_them(broker: Brok
         ]
         # When they are worked on
         with Worker("mail", work, endpoint=endpoint):
-            for each in waiting:
-                each.exception(TIMEOUT)
+            for future in waiting:
+                future.exception(TIMEOUT)
         # Then each kind has its figures
-        wait_until(lambda: sum(each.committed for each in client.kinds.list()) == 2)
-        rows = {each.kind: each for each in client.kinds.list("mail")}
+        wait_until(lambda: sum(kind.committed for kind in client.kinds.list()) == 2)
+        rows = {kind.kind: kind for kind in client.kinds.list("mail")}
         assert rows.keys() == {"receipt", "news"}
         receipt, news = rows["receipt"], rows["news"]
         assert (receipt.pushed, receipt.committed, receipt.rejected, receipt.dead) == (2, 1, 1, 1)
@@ -63,7 +63,7 @@ def test_jobs_are_counted_by_their_kind_at_the_broker_that_has_them(broker: Brok
         assert news.p95 is not None
         # And the job itself says its kind
         dead = client.jobs.list("mail", "dead")
-        assert [each.kind for each in dead] == ["receipt"]
+        assert [letter.kind for letter in dead] == ["receipt"]
         # And the metrics have both
         text = Web(broker.http).get("/metrics").body.decode()
         assert 'sluicemq_kind_pushed_total{kind="receipt",queue="mail"} 2.0' in text
@@ -77,7 +77,7 @@ def test_a_forwarded_job_keeps_its_kind_unless_it_gets_another(broker: BrokerPro
         producer.push("mail", b"new", kind="receipt")
         with Worker("mail", onward, endpoint=endpoint):
             wait_until(lambda: len(client.jobs.list("sent")) == 2)
-        assert {each.payload: each.kind for each in client.jobs.list("sent")} == {
+        assert {job.payload: job.kind for job in client.jobs.list("sent")} == {
             b"kept": "receipt",
             b"new": "archive",
         }

@@ -29,8 +29,8 @@ VERSIONS = ("1.27", "1.33")
 
 def documents(folder: str) -> list[dict[str, Any]]:
     files = sorted((FOLDER / folder).glob("*.yaml"))
-    found = [each for file in files for each in yaml.safe_load_all(file.read_text())]
-    return [each for each in found if each["kind"] not in ("Kustomization", "Component")]
+    found = [document for file in files for document in yaml.safe_load_all(file.read_text())]
+    return [row for row in found if row["kind"] not in ("Kustomization", "Component")]
 
 
 BASE = documents("base")
@@ -38,18 +38,20 @@ TOML = (FOLDER / "base/sluicemq.toml").read_text()
 
 
 def of_kind(kind: str, name: str = "sluicemq") -> Any:
-    [found] = [each for each in BASE if each["kind"] == kind and each["metadata"]["name"] == name]
+    [found] = [row for row in BASE if row["kind"] == kind and row["metadata"]["name"] == name]
     return found["spec"]
 
 
 POD = of_kind("Deployment")["template"]["spec"]
 [BROKER] = POD["containers"]
-PORTS = {each["name"]: each["containerPort"] for each in BROKER["ports"]}
+PORTS = {row["name"]: row["containerPort"] for row in BROKER["ports"]}
 LABELS = {"app.kubernetes.io/name": "sluicemq"}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("document", BASE, ids=lambda each: each["kind"] + " " + each["metadata"]["name"])
+@pytest.mark.parametrize(
+    "document", BASE, ids=lambda document: document["kind"] + " " + document["metadata"]["name"]
+)
 def test_a_manifest_has_the_schema_of_kubernetes(document: dict[str, Any], version: str) -> None:
     whole = complete(document)
     kubernetes_validate.validate(whole, version, strict=True)
@@ -64,7 +66,7 @@ def complete(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_misspelt_key_is_found() -> None:
-    [budget] = [each for each in BASE if each["kind"] == "PodDisruptionBudget"]
+    [budget] = [row for row in BASE if row["kind"] == "PodDisruptionBudget"]
     wrong = {**budget, "spec": {**budget["spec"], "maxUnavailabel": 1}}
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(wrong, VERSIONS[0], strict=True)
@@ -73,7 +75,7 @@ def test_a_misspelt_key_is_found() -> None:
 def test_every_file_is_in_the_kustomization_of_its_folder() -> None:
     for folder in ("base", "monitoring"):
         listed = yaml.safe_load((FOLDER / folder / "kustomization.yaml").read_text())["resources"]
-        there = {each.name for each in (FOLDER / folder).glob("*.yaml")} - {"kustomization.yaml"}
+        there = {file.name for file in (FOLDER / folder).glob("*.yaml")} - {"kustomization.yaml"}
         assert set(listed) == there
         assert len(listed) == len(there)
 
@@ -84,20 +86,20 @@ def test_kustomize_builds_the_example() -> None:
         ["kubectl", "kustomize", FOLDER / "example"], capture_output=True, text=True, timeout=60, check=True
     )
     found = list(yaml.safe_load_all(built.stdout))
-    kinds = {each["kind"] for each in found}
+    kinds = {row["kind"] for row in found}
     assert kinds == {
         *("ConfigMap", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "PrometheusRule"),
         *("Service", "ServiceAccount", "ServiceMonitor"),
     }
-    for each in found:
-        if "monitoring.coreos.com" not in each["apiVersion"]:
-            kubernetes_validate.validate(each, VERSIONS[-1], strict=True)
-    [deployment] = [each for each in found if each["kind"] == "Deployment"]
-    [config] = [each for each in found if each["kind"] == "ConfigMap"]
+    for row in found:
+        if "monitoring.coreos.com" not in row["apiVersion"]:
+            kubernetes_validate.validate(row, VERSIONS[-1], strict=True)
+    [deployment] = [row for row in found if row["kind"] == "Deployment"]
+    [config] = [row for row in found if row["kind"] == "ConfigMap"]
     template = deployment["spec"]["template"]
     assert template["metadata"]["labels"] == LABELS
     assert template["spec"]["volumes"][0]["configMap"]["name"] == config["metadata"]["name"]
-    [policy] = [each for each in found if each["kind"] == "NetworkPolicy"]
+    [policy] = [row for row in found if row["kind"] == "NetworkPolicy"]
     clients = policy["spec"]["ingress"][0]["from"][0]["podSelector"]["matchLabels"]
     assert clients == {"sluicemq-client": "true"}
 
@@ -123,7 +125,7 @@ def test_ports_have_the_names_that_others_use_and_the_numbers_of_the_configurati
     for name in ("sluicemq", "sluicemq-brokers"):
         for port in of_kind("Service", name)["ports"]:
             assert (port["port"], port["targetPort"]) == (PORTS[port["name"]], port["name"])
-    allowed = {each["port"] for rule in of_kind("NetworkPolicy")["ingress"] for each in rule["ports"]}
+    allowed = {row["port"] for rule in of_kind("NetworkPolicy")["ingress"] for row in rule["ports"]}
     assert allowed == set(PORTS)
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert BROKER[probe]["httpGet"]["port"] in PORTS
@@ -153,7 +155,7 @@ def test_a_pod_holds_to_the_restricted_standard() -> None:
     assert not own["allowPrivilegeEscalation"]
     assert own["readOnlyRootFilesystem"]
     assert own["capabilities"] == {"drop": ["ALL"]}
-    assert {next(iter(set(each) - {"name"})) for each in POD["volumes"]} <= {
+    assert {next(iter(set(volume) - {"name"})) for volume in POD["volumes"]} <= {
         "configMap",
         "secret",
         "emptyDir",
@@ -161,10 +163,10 @@ def test_a_pod_holds_to_the_restricted_standard() -> None:
 
 
 def test_secrets_are_files_that_root_owns_and_the_group_reads() -> None:
-    [volume] = [each for each in POD["volumes"] if "secret" in each]
+    [volume] = [mount for mount in POD["volumes"] if "secret" in mount]
     assert volume["secret"]["defaultMode"] == 0o440
     assert POD["securityContext"]["fsGroup"] == POD["securityContext"]["runAsGroup"]
-    [mount] = [each for each in BROKER["volumeMounts"] if each["name"] == volume["name"]]
+    [mount] = [row for row in BROKER["volumeMounts"] if row["name"] == volume["name"]]
     assert mount["mountPath"] == SECRETS
     assert "env" not in BROKER
     page = (DEPLOY.parent / "docs/kubernetes.md").read_text()
@@ -174,7 +176,7 @@ def test_secrets_are_files_that_root_owns_and_the_group_reads() -> None:
 
 def test_the_configuration_is_mounted_where_the_command_reads_it() -> None:
     assert BROKER["command"] == ["sluicemq", "serve", "--config", "/etc/sluicemq/sluicemq.toml"]
-    [mount] = [each for each in BROKER["volumeMounts"] if each["name"] == "configuration"]
+    [mount] = [row for row in BROKER["volumeMounts"] if row["name"] == "configuration"]
     assert mount["mountPath"] == BROKER["command"][-1]
 
 
@@ -217,12 +219,14 @@ def test_the_rules_of_the_operator_are_those_of_prometheus() -> None:
 
 
 def test_the_monitor_finds_the_service_whose_name_is_the_job_of_the_rules() -> None:
-    [monitor] = [each["spec"] for each in documents("monitoring") if each["kind"] == "ServiceMonitor"]
+    [monitor] = [
+        document["spec"] for document in documents("monitoring") if document["kind"] == "ServiceMonitor"
+    ]
     wanted = monitor["selector"]["matchLabels"]
     named = [
-        each["metadata"]["name"]
-        for each in BASE
-        if each["kind"] == "Service" and {**LABELS, **each["metadata"]["labels"]}.items() >= wanted.items()
+        row["metadata"]["name"]
+        for row in BASE
+        if row["kind"] == "Service" and {**LABELS, **row["metadata"]["labels"]}.items() >= wanted.items()
     ]
     assert named == ["sluicemq"]
     assert 'up{job="sluicemq"}' in (DEPLOY / "prometheus/alerts.yml").read_text()

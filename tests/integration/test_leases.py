@@ -75,7 +75,7 @@ def test_a_lease_is_ended_only_if_its_counter_stands_where_it_was_seen(leases: L
 def test_a_dead_lease_is_removed_after_a_day(documents: Database[dict[str, Any]], leases: LeaseStore) -> None:
     indexes = documents["owners"].index_information().values()
     assert [
-        (each["key"], each["expireAfterSeconds"]) for each in indexes if "expireAfterSeconds" in each
+        (index["key"], index["expireAfterSeconds"]) for index in indexes if "expireAfterSeconds" in index
     ] == [([("ended_at", 1)], 86400)]
 
 
@@ -165,7 +165,7 @@ def test_whoever_seems_gone_is_asked_for_again_for_certain(leases: LeaseStore) -
     leases.begin("a", "broker", LEASE, NOW)
     leases.begin("b", "broker", LEASE, NOW)
     leases.end("b", NOW)
-    assert [leases.is_live(each) for each in ("a", "b", "unknown")] == [True, False, False]
+    assert [leases.is_live(name) for name in ("a", "b", "unknown")] == [True, False, False]
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ class LimitsRig:
     ) -> None:
         receipts = list(worker.in_flight)[:count]
         assert len(receipts) == count
-        broker.queue.settling.settle([Verdict(each, kind, b"") for each in receipts], Settlement())
+        broker.queue.settling.settle([Verdict(receipt, kind, b"") for receipt in receipts], Settlement())
         come_to_rest()
         self.time.passes(0.1)  # without a tick
 
@@ -450,7 +450,7 @@ def test_the_rate_is_that_of_all_brokers_together(rig: LimitsRig) -> None:
     rig.push(one, 100)
     workers = [rig.worker(one), rig.worker(other)]
     rig.passes(10.0)
-    assert 3 + 2 * 10 - 2 <= sum(len(each.jobs) for each in workers) <= 3 + 2 * 10
+    assert 3 + 2 * 10 - 2 <= sum(len(worker.jobs) for worker in workers) <= 3 + 2 * 10
 
 
 @pytest.mark.usefixtures("slowly")

@@ -21,7 +21,7 @@ RATE = 50.0
 
 @pytest.fixture(scope="module")
 def broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
-    devices = [{**each, "prefetch": 10} if "prefetch" in each else each for each in spare(ack=1)]
+    devices = [{**device, "prefetch": 10} if "prefetch" in device else device for device in spare(ack=1)]
     devices += spare(ask=1, received=1, pop=1)
     queues: dict[str, Any] = {
         f"{shape}-0": {"max_running": MOST} for shape in ("ack", "ask", "received", "pop")
@@ -60,7 +60,7 @@ def next_of(workers: list[zmq.Socket[bytes]]) -> tuple[zmq.Socket[bytes], list[b
 def test_rep_workers_have_so_many_jobs_together(broker: BrokerUnderTest, first: str) -> None:
     """Jobs are inserted reserved where the workers are there first, and claimed where they are not."""
     doors = broker.process.devices
-    door = next(each["backend"][0] for each in doors if each["queue"] == "ask-0")
+    door = next(row["backend"][0] for row in doors if row["queue"] == "ask-0")
     if first == "jobs":
         push(broker, "ask-0")
     workers = [broker.socket(zmq.REP, door) for _ in range(5)]

@@ -34,7 +34,7 @@ def brokers(mongo_uri: str, database: str) -> Iterator[list[BrokerProcess]]:
 
 @pytest.fixture
 def webs(brokers: list[BrokerProcess]) -> list[Web]:
-    return [Web(each.http) for each in brokers]
+    return [Web(broker.http) for broker in brokers]
 
 
 def logged_in(web: Web, token: str = TOKEN) -> str:

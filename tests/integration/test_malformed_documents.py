@@ -110,16 +110,16 @@ def test_all_good_jobs_are_delivered_and_settled_beside_any_documents(
             break
     owners |= store.owners()
     looked_at = [inspector.peek("mail", state, 100, 10**6, NOW) for state in SHOWN_STATES]
-    shown = [inspector.show("mail", each["id"], NOW) for each in looked_at[3] if isinstance(each["id"], str)]
+    shown = [inspector.show("mail", row["id"], NOW) for row in looked_at[3] if isinstance(row["id"], str)]
     counts = inspector.counts("mail", NOW)
     inspector.oldest_ready("mail", NOW)
     wire.encode(wire.OK, 1, looked_at, shown, counts)
-    store.find([each.id for each in claimed])
+    store.find([job.id for job in claimed])
     problems = store.commit(claimed)
     changes.redrive("mail", DeadLetters(), NOW + 1)
     # Then
-    assert {each.id for each in claimed} >= set(ids(good))
-    assert all(type(each.id) is str for each in claimed)
+    assert {job.id for job in claimed} >= set(ids(good))
+    assert all(type(job.id) is str for job in claimed)
     assert problems == {}
     assert ME in owners
     assert all(isinstance(owner, str) for owner in owners)
@@ -242,13 +242,13 @@ def test_a_broker_delivers_commits_and_answers_beside_strange_documents(broker: 
             {"priority": "x"},
             {"seq": None},
         ]
-        fields = [{"eligible_at": ODD[-2], "created_at": ODD[-2], **each} for each in fields]
-        jobs.insert_many([strange(number, ObjectId(), each) for number, each in enumerate(fields * 20)])
-        jobs.insert_many([strange(number + 1000, GONE, each) for number, each in enumerate(fields)])
+        fields = [{"eligible_at": ODD[-2], "created_at": ODD[-2], **field} for field in fields]
+        jobs.insert_many([strange(number, ObjectId(), field) for number, field in enumerate(fields * 20)])
+        jobs.insert_many([strange(number + 1000, GONE, field) for number, field in enumerate(fields)])
         receipts = [producer.push(queue, b"good") for _ in range(100)]
         with Worker(queue, lambda job: handled.append(job.id), prefetch=10, endpoint=door):
             wait_until(lambda: len(set(handled)) >= 103, what="delivery of all good jobs")
-        assert {each.id for each in receipts} <= set(handled)
+        assert {receipt.id for receipt in receipts} <= set(handled)
         wait_until(lambda: counts(client, queue)["reserved"] == 0, what="the commits")
         assert client.counters().counters["unreadable_documents"] >= 50
         for state in SHOWN_STATES:

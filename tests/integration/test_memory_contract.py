@@ -66,7 +66,7 @@ class Place:
     def reserve(self, limit: int = 1, *, of: str | None = None) -> Any:
         """Reserve jobs of a queue, once it is there."""
         queue = of or self.queue
-        wait_until(lambda: any(each.name == queue for each in self.client.queues.list()))
+        wait_until(lambda: any(listed.name == queue for listed in self.client.queues.list()))
         return self.client.jobs.reserve(queue, limit, SECONDS)
 
     def shown(self, job_id: str) -> Any:
@@ -81,7 +81,7 @@ class Place:
             self.pass_time(3600.0)
 
     def ids(self, state: Any) -> list[str]:
-        return [each.id for each in self.client.jobs.list(self.queue, state, 100)]
+        return [job.id for job in self.client.jobs.list(self.queue, state, 100)]
 
     def working(self, handler: Callable[[Job], Any], queue: str | None = None, **options: Any) -> Worker:
         return Worker(queue or self.queue, handler, endpoint=self.endpoint, **options)
@@ -161,7 +161,7 @@ def test_shown_job(place: Place) -> None:
 
 
 def test_order_is_priority_then_acceptance(place: Place) -> None:
-    ids = [place.push(priority=each) for each in (1, 5, 5, 9)]
+    ids = [place.push(priority=number) for number in (1, 5, 5, 9)]
     got = [job.id for _ in ids for job in place.reserve()]
     assert got == [ids[3], ids[1], ids[2], ids[0]]
 
@@ -185,8 +185,8 @@ def test_jobs_of_a_group_come_one_at_a_time(place: Place) -> None:
     (one, two) = place.reserve(2)
     assert {one.id, two.id} == {first, other}
     assert place.ids("waiting") == [second]
-    for each in (one, two):
-        each.commit()
+    for job in (one, two):
+        job.commit()
     assert [job.id for job in place.reserve()] == [second]
 
 
@@ -214,7 +214,7 @@ def test_failing_job_is_a_dead_letter_with_its_reasons(place: Place) -> None:
     place.fail(job_id, 3)
     found = place.shown(job_id)
     assert found.state == "dead"
-    assert [(each.attempt, each.reason) for each in found.errors] == [(n, "it fails") for n in (1, 2, 3)]
+    assert [(error.attempt, error.reason) for error in found.errors] == [(n, "it fails") for n in (1, 2, 3)]
     with pytest.raises(DeadError, match="it fails"):
         place.client.jobs.result(place.queue, job_id)
     assert place.client.dead_letters.count(place.queue).count == 1
@@ -258,7 +258,7 @@ def test_rejected_jobs_are_redriven_and_discarded(place: Place) -> None:
     assert (done.moved, done.left) == (1, 0)
     (job,) = place.reserve()
     assert (job.id, job.attempt) == (first, 1)
-    assert [each.reason for each in place.shown(first).errors] == ["bad", "redriven"]
+    assert [error.reason for error in place.shown(first).errors] == ["bad", "redriven"]
     assert place.client.dead_letters.by_reason(place.queue)[0].reason == "bad"
     assert place.client.dead_letters.discard(place.queue).result(SECONDS) == 1
     assert place.ids("dead") == []
@@ -359,7 +359,7 @@ def test_job_that_allows_failures_goes_on_without_the_children_that_fail(place: 
     def book(job: Job) -> FanOut | bytes:
         if job.children is None:
             return FanOut(*(Forward(children) for _ in range(3)), join=True, allow_failures=True)
-        return b"+".join(each.result or each.error.encode() for each in job.children)
+        return b"+".join(child.result or child.error.encode() for child in job.children)
 
     with place.working(book):
         reply = place.producer.submit(place.queue, b"x")
@@ -376,8 +376,8 @@ def test_job_is_delivered_once_more_with_what_its_children_return(place: Place) 
 
     def book(job: Job) -> FanOut | bytes:
         if job.children is None:
-            return FanOut(*(Forward(children, b"%d" % each) for each in range(3)), join=True)
-        return b"+".join(each.result or b"" for each in job.children)
+            return FanOut(*(Forward(children, b"%d" % number) for number in range(3)), join=True)
+        return b"+".join(child.result or b"" for child in job.children)
 
     with place.working(book), place.working(lambda job: job.payload * 2, queue=children):
         assert place.producer.call(place.queue, b"", SECONDS) == b"00+11+22"
@@ -507,12 +507,12 @@ def test_subscription_goes_on_at_its_watermark(place: Place) -> None:
     stream = place.queue
     got: list[bytes] = []
     with Publisher(endpoint=place.endpoint) as publisher:
-        for each in (b"1", b"2"):
-            publisher.publish(stream, "t", each).wait(SECONDS)
+        for payload in (b"1", b"2"):
+            publisher.publish(stream, "t", payload).wait(SECONDS)
 
         def run(**options: Any) -> None:
             Subscription(
-                stream, "books", lambda batch: got.extend(each.payload for each in batch),
+                stream, "books", lambda batch: got.extend(job.payload for job in batch),
                 follow=False, endpoint=place.endpoint, **options,
             ).run()  # fmt: skip
 

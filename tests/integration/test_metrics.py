@@ -54,15 +54,15 @@ class Scrape:
     """What one scrape has brought."""
 
     def __init__(self, families: Iterator[Any]) -> None:
-        self.families = {each.name: each for each in families}
+        self.families = {family.name: family for family in families}
 
     def value(self, sample: str, **labels: str) -> float:
         """The one sample of this name with these labels; NaN if there is none."""
         found = (
-            float(each.value)
+            float(reading.value)
             for family in self.families.values()
-            for each in family.samples
-            if each.name == sample and each.labels == labels
+            for reading in family.samples
+            if reading.name == sample and reading.labels == labels
         )
         return next(found, math.nan)
 
@@ -99,7 +99,7 @@ def test_a_queue_has_its_series_at_0_before_anything_happened_to_it(web: Web, jo
     seen = wait_until(
         lambda: (found := scrape(web)).value("sluicemq_jobs_pushed_total", queue=jobs.queue) == 1 and found
     )
-    counters = [name_of(each) for each in Count if each.labels == ("queue",) and each is not Count.PUSHED]
+    counters = [name_of(count) for count in Count if count.labels == ("queue",) and count is not Count.PUSHED]
     at_0 = {name: seen.value(f"{name}_total", queue=jobs.queue) for name in counters}
     assert at_0 == dict.fromkeys(counters, 0)
 
@@ -153,7 +153,7 @@ def test_streams_count_and_subscriptions_tell_how_far_they_are_behind(web: Web, 
 def test_the_older_form_is_given_to_whoever_does_not_ask_for_the_new_one(web: Web) -> None:
     answer = web.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain")
-    found = {each.name for each in text_string_to_metric_families(answer.body.decode())}
+    found = {family.name for family in text_string_to_metric_families(answer.body.decode())}
     assert "sluicemq_jobs_pushed" in found
 
 
@@ -177,7 +177,7 @@ class Everything(Figures):
 
     def __init__(self, queues: int, prefix: str = "queue-") -> None:
         self.names = [f"{prefix}{number}" for number in range(queues)]
-        self.once = {str(each): 1 for each in (*Count, *Mishap)}
+        self.once = {str(count): 1 for count in (*Count, *Mishap)}
 
     def counters(self) -> dict[str, int]:
         return dict.fromkeys(self.once, len(self.names) + 1)
@@ -186,7 +186,7 @@ class Everything(Figures):
         return {"queue": [(name, self.once) for name in self.names], "stream": [("prices", self.once)]}
 
     def timings(self) -> dict[Timing, dict[str, Histogram]]:
-        return {each: {"insert" if each.labels else "": Histogram()} for each in Timing}
+        return {timing: {"insert" if timing.labels else "": Histogram()} for timing in Timing}
 
     def gauges(self) -> dict[str, float]:
         return dict.fromkeys([*map(str, Gauge), *metrics.MORE], 1.0)
@@ -194,7 +194,7 @@ class Everything(Figures):
     def queues(self) -> list[QueueRow]:
         gauges = dict.fromkeys(map(str, Gauge), 1)
         rows = ({"name": name, "paused": ["intake"], **gauges} for name in self.names)
-        return [from_document(QueueRow, each) for each in rows]
+        return [from_document(QueueRow, row) for row in rows]
 
     def kinds(self) -> Iterator[tuple[str, str, KindCounters]]:
         counters = KindCounters(0.0)
@@ -210,7 +210,7 @@ class Everything(Figures):
         ]
 
     def devices(self) -> tuple[DeviceRow, ...]:
-        counted = {str(each): 1 for each in DeviceCount}
+        counted = {str(count): 1 for count in DeviceCount}
         held = {**dict.fromkeys(metrics.OF_DEVICES, 1), "shut": True}
         about = {"kind": "queue", "queue": "mail", "counted": counted}
         return (from_document(DeviceRow, {**about, **held}),)
@@ -239,7 +239,7 @@ def test_names_are_as_promtool_wants_them(everything: Scrape) -> None:
             wrong.append(f"{name}: not lower case with underscores")
         if not family.documentation:
             wrong.append(f"{name}: no help")
-        if family.type == "counter" and not all(each.name.endswith("_total") for each in family.samples):
+        if family.type == "counter" and not all(sample.name.endswith("_total") for sample in family.samples):
             wrong.append(f"{name}: a counter ends in _total")
         if family.type != "counter" and name.endswith(("_total", "_count", "_sum", "_bucket")):
             wrong.append(f"{name}: this ending is of another type")
@@ -249,8 +249,8 @@ def test_names_are_as_promtool_wants_them(everything: Scrape) -> None:
             wrong.append(f"{name}: not a base unit")
         wrong += [
             f"{name}: label {label} repeats the name or is no word"
-            for each in family.samples
-            for label in each.labels
+            for sample in family.samples
+            for label in sample.labels
             if label not in _LABELS
         ]
     assert wrong == []
@@ -264,13 +264,13 @@ def test_every_figure_of_the_tables_is_there(everything: Scrape) -> None:
         *DeviceCount,
         *Mishap,
         *Timing,
-        *(each for each in Gauge if each not in told_otherwise),
+        *(gauge for gauge in Gauge if gauge not in told_otherwise),
     ]
-    assert {name_of(each) for each in figures} - shown == set()
+    assert {name_of(figure) for figure in figures} - shown == set()
 
 
 def test_no_two_figures_have_one_name() -> None:
-    names = [name_of(each) for each in (*Count, *DeviceCount, *Mishap, *Timing)]
+    names = [name_of(count) for count in (*Count, *DeviceCount, *Mishap, *Timing)]
     assert len(names) == len(set(names))
 
 
@@ -286,9 +286,9 @@ def test_the_first_queues_have_histograms_of_their_own_and_the_others_share_one(
     counters = Counters()
     queues = [QueueCounters(counters, queue=f"queue-{number}") for number in range(MOST_TIMED + 2)]
     # When
-    for each in queues:
-        each.took(Timing.TIME_AT_WORKER, [0.1])
-        each.took(Timing.TIME_AT_WORKER, [0.2])
+    for queue in queues:
+        queue.took(Timing.TIME_AT_WORKER, [0.1])
+        queue.took(Timing.TIME_AT_WORKER, [0.2])
     # Then
     counts = {
         queue: sum(timings[Timing.TIME_AT_WORKER].counts)
@@ -299,8 +299,8 @@ def test_the_first_queues_have_histograms_of_their_own_and_the_others_share_one(
 
 def test_the_sum_over_all_queues_is_that_of_the_broker(everything: Scrape) -> None:
     pushed = everything.families["sluicemq_jobs_pushed"].samples
-    assert sum(each.value for each in pushed) == 4
-    assert {each.labels["queue"] for each in pushed} == {"queue-0", "queue-1", "queue-2", OTHERS}
+    assert sum(job.value for job in pushed) == 4
+    assert {job.labels["queue"] for job in pushed} == {"queue-0", "queue-1", "queue-2", OTHERS}
 
 
 @pytest.mark.parametrize(
@@ -318,19 +318,19 @@ def test_the_setting_leaves_out_what_is_split_by_queue_and_no_sum(
     figures.names = ["mail"]
     figures.timings = lambda: {  # type: ignore[method-assign]
         Timing.TIME_AT_WORKER: {
-            name: each[Timing.TIME_AT_WORKER] for name, each in counters.timings_by_queue.items()
+            name: timings[Timing.TIME_AT_WORKER] for name, timings in counters.timings_by_queue.items()
         }
     }
     # When
     families = {
-        each.name: each for each in metrics.BrokerCollector(figures, lambda: Detail(detail)).collect()
+        figure.name: figure for figure in metrics.BrokerCollector(figures, lambda: Detail(detail)).collect()
     }
     # Then
     pushed = families["sluicemq_jobs_pushed"].samples
-    assert {each.labels["queue"] for each in pushed} == names | {OTHERS}
-    assert sum(each.value for each in pushed) == 2
+    assert {job.labels["queue"] for job in pushed} == names | {OTHERS}
+    assert sum(job.value for job in pushed) == 2
     timed = families["sluicemq_job_time_at_worker_seconds"].samples
-    counts = {each.labels["queue"]: each.value for each in timed if each.name.endswith("_count")}
+    counts = {sample.labels["queue"]: sample.value for sample in timed if sample.name.endswith("_count")}
     assert len(counts) == histograms + 1
     assert sum(counts.values()) == 60
 
@@ -338,8 +338,8 @@ def test_the_setting_leaves_out_what_is_split_by_queue_and_no_sum(
 def test_there_are_no_more_series_than_for_so_many_queues() -> None:
     families = list(metrics.BrokerCollector(Everything(queues=MOST_QUEUES + 50)).collect())
     for family in families:
-        names = {each.labels["queue"] for each in family.samples if "queue" in each.labels}
+        names = {sample.labels["queue"] for sample in family.samples if "queue" in sample.labels}
         assert len(names) <= MOST_QUEUES + 1
-    (jobs,) = (each for each in families if each.name == "sluicemq_queue_jobs")
-    others = [each.value for each in jobs.samples if each.labels == {"queue": OTHERS, "state": "ready"}]
+    (jobs,) = (found for found in families if found.name == "sluicemq_queue_jobs")
+    others = [sample.value for sample in jobs.samples if sample.labels == {"queue": OTHERS, "state": "ready"}]
     assert others == [50]

@@ -52,7 +52,7 @@ def pages(documents: Database[dict[str, Any]]) -> QueueStore:
 
 def waiting(store: QueueStore, pages: QueueStore, *ids: str, count: int = 3) -> list[Job]:
     """Parents that wait for ``count`` children each, which are held."""
-    store.push([a_job(each) for each in ids], NOW)
+    store.push([a_job(job_id) for job_id in ids], NOW)
     fans = []
     for parent in store.reserve(len(ids), NOW, OWNER, 1).jobs:
         made = [a_job(f"{parent.id}.{number}") for number in range(1, count + 1)]
@@ -126,8 +126,8 @@ def test_they_are_found_while_others_write_and_make_and_remove_queues(
             assert [lost(store, documents) for _ in range(10)] == [{"b": 1}] * 10
         finally:
             over.set()
-        for each in done:
-            each.result(SECONDS)
+        for future in done:
+            future.result(SECONDS)
 
 
 def test_children_that_have_gone_on_to_another_queue_are_found_there(
@@ -194,10 +194,10 @@ def test_parents_come_in_pages_of_their_index(mongo_uri: str, documents: Databas
             with explainer.plans() as plans:
                 while after is not None:
                     page = waiting_parents(mail, after)
-                    seen += [each.parent.id for each in page.parents]
+                    seen += [parent.parent.id for parent in page.parents]
                     after = page.after
         assert seen == ids
-        assert all("IXSCAN" in each.stages and each.documents <= 101 for each in plans)
+        assert all("IXSCAN" in plan.stages and plan.documents <= 101 for plan in plans)
     finally:
         explainer.close()
 
@@ -207,4 +207,4 @@ def test_a_parent_with_many_children_has_a_page_for_itself(store: QueueStore, pa
     first = waiting_parents(store, 0)
     assert first.after is not None
     second = waiting_parents(store, first.after)
-    assert [[each.parent.id for each in page.parents] for page in (first, second)] == [["a", "b"], ["c"]]
+    assert [[parent.parent.id for parent in page.parents] for page in (first, second)] == [["a", "b"], ["c"]]

@@ -127,9 +127,9 @@ class QueueModel(RuleBasedStateMachine):
     def reserve(self, owner: str, limit: int) -> None:
         due = self._first_due(limit)
         claim = self.store.reserve(limit, self.now, owner)
-        for job_id in [each for each in due if self._spent(each)]:
+        for job_id in [job_id for job_id in due if self._spent(job_id)]:
             self._end(job_id, "dead")
-        expected = [each for each in due if self.known[each].state == "ready"]
+        expected = [job_id for job_id in due if self.known[job_id].state == "ready"]
         assert [job.id for job in claim.jobs] == expected
         assert claim.more or len(due) < limit
         for job in claim.jobs:
@@ -218,9 +218,9 @@ class QueueModel(RuleBasedStateMachine):
             return
         ours = self._ours(jobs)
         problems = self._forward(self.store, self.other if away else self.store, jobs)
-        taken = {each for each in ours if away and each in self.away}
-        assert {each for each in ours if each in problems} == taken
-        assert all(isinstance(problems[each], DuplicateError) for each in taken)
+        taken = {our for our in ours if away and our in self.away}
+        assert {our for our in ours if our in problems} == taken
+        assert all(isinstance(problems[job], DuplicateError) for job in taken)
         for job_id in ours - taken:
             known = self.known.pop(job_id)
             (self.away if away else self.known)[job_id] = self._gone_on(known)
@@ -322,8 +322,8 @@ class QueueModel(RuleBasedStateMachine):
 
     @invariant()
     def each_is_in_one_queue(self) -> None:
-        found = {each: (one["state"], one["attempts"]) for each, one in everything(self.other).items()}
-        assert found == {each: (known.state, known.attempts) for each, known in self.away.items()}
+        found = {job_id: (one["state"], one["attempts"]) for job_id, one in everything(self.other).items()}
+        assert found == {job_id: (known.state, known.attempts) for job_id, known in self.away.items()}
 
     @invariant()
     def what_is_held_is_known(self) -> None:
@@ -352,7 +352,8 @@ class QueueModel(RuleBasedStateMachine):
             if known.state == "ready" and known.due <= self.now and not self._expired(known)
         ]
         order = sorted(
-            due, key=lambda each: (-self.known[each].priority, self.known[each].due, self.known[each].seq)
+            due,
+            key=lambda job_id: (-self.known[job_id].priority, self.known[job_id].due, self.known[job_id].seq),
         )
         return order[:limit]
 

@@ -65,7 +65,7 @@ class TwoBrokers(Lives):
     @rule(slot=slots, jobs=st.lists(orders, min_size=1, max_size=3))
     def push(self, slot: int, jobs: list[dict[str, Any]]) -> None:
         self._begin()
-        self.push_all(self.brokers[slot], [self.job_of(each) for each in jobs])
+        self.push_all(self.brokers[slot], [self.job_of(job) for job in jobs])
 
     @rule(seat=seats, slot=slots, prefetch=st.integers(1, 3))
     def come(self, seat: int, slot: int, prefetch: int) -> None:
@@ -148,9 +148,9 @@ class TwoBrokers(Lives):
         self.let_pass(2 * BEAT)  # in which the other one looks
         for _ in range(audits):
             broker.audit()
-        for each in self.brokers:
-            if hands := self.hands_of(each):
-                self.settle_all(each, hands, wire.COMMIT, 0.0)
+        for node in self.brokers:
+            if hands := self.hands_of(node):
+                self.settle_all(node, hands, wire.COMMIT, 0.0)
         self.let_pass(0.1)
         self._let_all_go(broker, delivered=delivered)
 
@@ -340,7 +340,7 @@ def _two_promote(model: TwoBrokers) -> None:
     model.inside = WORK
     model.brokers[0].line.fault = Fault(Kind.INSIDE_BEFORE, "aggregate")
     model.push_all(
-        model.brokers[0], [model.job_of({**_PLAIN, "id": each, "group": "h"}) for each in ("a2", "b2", "c2")]
+        model.brokers[0], [model.job_of({**_PLAIN, "id": name, "group": "h"}) for name in ("a2", "b2", "c2")]
     )
     model.time_passes(2 * BEAT, None)
 
@@ -349,7 +349,7 @@ def _lost_promote(model: TwoBrokers) -> None:
     """A broker is killed between the insert of a group's first jobs and the promotion of the first."""
     model.brokers[0].line.fault = Fault(Kind.KILLED_BEFORE, "aggregate")
     model.push_all(
-        model.brokers[0], [model.job_of({**_PLAIN, "id": each, "group": "h"}) for each in ("a2", "b2")]
+        model.brokers[0], [model.job_of({**_PLAIN, "id": name, "group": "h"}) for name in ("a2", "b2")]
     )
     model.time_passes(BEAT, None)
 

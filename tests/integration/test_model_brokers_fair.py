@@ -36,10 +36,12 @@ class TwoFairBrokers(TwoBrokers):
     def teardown(self) -> None:
         """Which works until all is done: so nobody is passed over for ever."""
         for broker in self.brokers:
-            for each in broker.queue.scheduler.reservations.under(broker.owners.current):
-                stored = self._stored(each.id)
-                if stored and stored.get("seq") == each.seq and each.group is None:
-                    self._expect(stored.get("tenant", "") == each.turn, f"{each.id} has another tenant")
+            for reservation in broker.queue.scheduler.reservations.under(broker.owners.current):
+                stored = self._stored(reservation.id)
+                if stored and stored.get("seq") == reservation.seq and reservation.group is None:
+                    self._expect(
+                        stored.get("tenant", "") == reservation.turn, f"{reservation.id} has another tenant"
+                    )
         super().teardown()
 
 

@@ -38,7 +38,7 @@ class TwoLimitedBrokers(TwoBrokers):
         """At this moment too: others may be in the middle of something."""
         hand = super().delivered(worker, delivery)
         live = self._live_owners()
-        at_work = [each.life.job_id for each in self.open if each.open and each.owner in live]
+        at_work = [run.life.job_id for run in self.open if run.open and run.owner in live]
         self._expect(len(at_work) <= MAX_RUNNING, f"{at_work} run at once")
         return hand
 

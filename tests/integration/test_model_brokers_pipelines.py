@@ -97,7 +97,9 @@ class TwoBrokersWithPipelines(Stories):
     def cancel(self, slot: int, number: int) -> None:
         self._begin()
         waiting = sorted(
-            (name, each["_id"]) for name, each in self._there() if each["state"] in ("ready", "waiting")
+            (name, document["_id"])
+            for name, document in self._there()
+            if document["state"] in ("ready", "waiting")
         )
         if waiting:
             name, job_id = waiting[number % len(waiting)]
@@ -167,15 +169,15 @@ class TwoBrokersWithPipelines(Stories):
         now = self.clock.now()
         jobs = [
             Job(
-                each,
-                each.encode(),
+                job_id,
+                job_id.encode(),
                 eligible_at=now,
                 max_attempts=3,
                 visibility_timeout=VISIBILITY,
                 keep_done=keep,
                 group=group,
             )
-            for each in ids
+            for job_id in ids
         ]
         self.kept |= set(ids if kept else ())
         self.began |= dict.fromkeys(ids if group else (), next(self.moments))
@@ -183,7 +185,7 @@ class TwoBrokersWithPipelines(Stories):
 
         def told(refused: dict[int, SluiceError], _existing: Any) -> None:
             if not broker.line.dead:
-                stored = [each for at, each in enumerate(ids) if at not in refused]
+                stored = [job_id for at, job_id in enumerate(ids) if at not in refused]
                 self.confirmed |= dict.fromkeys(stored, next(self.moments))
 
         broker.queue.intake.push(Push(jobs, told))

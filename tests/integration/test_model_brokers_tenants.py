@@ -34,10 +34,10 @@ class TwoBrokersOfTenants(TwoFairBrokers):
     @invariant()
     def no_more_are_reserved_than_may_be(self) -> None:
         reserved = list(self.jobs.find({"state": "reserved"}))
-        turns = Counter(each.get("tenant", "") for each in reserved)
+        turns = Counter(job.get("tenant", "") for job in reserved)
         assert max(turns.values(), default=0) <= MAX_RUNNING, turns
-        slots = {each["_id"] for each in self.jobs.find({"slot": {"$exists": True}}, {"_id": 1})}
-        assert slots == {each["_id"] for each in reserved}
+        slots = {job["_id"] for job in self.jobs.find({"slot": {"$exists": True}}, {"_id": 1})}
+        assert slots == {document["_id"] for document in reserved}
 
 
 @pytest.fixture

@@ -92,8 +92,8 @@ def test_a_rejected_job_goes_to_whoever_works_on_dead_letters_and_says_why_it_is
         told = letter.headers["dead_letter"]
         assert (told["queue"], told["reason"], told["attempts"]) == ("risky", "it is broken", 1)
         shown = client.show("letters", "a")
-        assert [each["reason"] for each in shown["errors"]] == ["it is broken", "dead in risky"]
-        assert [each["queue"] for each in shown["passed"]] == ["risky"]
+        assert [row["reason"] for row in shown["errors"]] == ["it is broken", "dead in risky"]
+        assert [row["queue"] for row in shown["passed"]] == ["risky"]
         claim.commit()
     assert client.queues.get("risky").dead == 0
 
@@ -132,13 +132,13 @@ def test_a_dead_letter_of_the_last_queue_stays_there(client: Client, producer: P
     producer.push("letters", b"x", id="a").wait(SECONDS)
     with client.jobs.reserve("letters", 1, SECONDS) as claim:
         claim.jobs[0].reject("nobody can")
-    wait_until(lambda: [each.id for each in client.jobs.list("letters", "dead")] == ["a"])
+    wait_until(lambda: [job.id for job in client.jobs.list("letters", "dead")] == ["a"])
 
 
 def test_one_whose_id_is_there_stays_and_keeps_no_other(client: Client, producer: Producer) -> None:
     producer.push("letters", b"its own", id="a", delay=1000)
-    for each in ("a", "b"):
-        producer.push("risky", b"x", id=each)
+    for name in ("a", "b"):
+        producer.push("risky", b"x", id=name)
     producer.flush(SECONDS)
     with client.jobs.reserve("risky", 2, SECONDS) as claim:
         for job in claim:
@@ -173,7 +173,7 @@ def test_what_somebody_may_ask_for_elsewhere_waits_a_while(
             "mail", letters, NOW + later, Redriven(), lambda: 9, other, by_setting=True
         )
         assert sum(moving) == 1
-        assert sorted(each["_id"] for each in other.jobs.find()) == ids
+        assert sorted(job["_id"] for job in other.jobs.find()) == ids
     assert stored(other, "asked")["headers"]["dead_letter"]["queue"] == "mail"
 
 
@@ -331,7 +331,7 @@ def test_one_of_which_its_parent_heard_only_long_after_it_died_goes_there_in_its
     for _ in range(32):
         broker.round()
     # Then
-    assert [each["_id"] for each in documents["queue.letters"].find()] == ["b"]
+    assert [document["_id"] for document in documents["queue.letters"].find()] == ["b"]
     assert store.jobs.find_one({"_id": "b", "state": "dead"}) is None
     broker.line.dead = True
 

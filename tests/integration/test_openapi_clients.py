@@ -39,8 +39,8 @@ def test_a_typescript_program_lists_queues_redrives_and_follows(
     run("openapi-typescript", str(document), "-o", str(tmp_path / "api.d.ts"), folder=tmp_path)
     run("tsc", *OPTIONS, "program.ts", folder=tmp_path)
     # and two dead letters
-    for each in (b"a", b"b"):
-        jobs.push(each)
+    for payload in (b"a", b"b"):
+        jobs.push(payload)
         jobs.take().reject("no use")
     wait_until(lambda: jobs.counts()["dead"] == 2, what="the deaths")
     # When

@@ -72,7 +72,7 @@ def test_a_job_is_there_once_the_transaction_has_committed(carrier: BrokerProces
         (job,) = take(client, "mail")
         assert (job.id, job.payload, job.priority) == (first, b'{"order":7}', 9)
         assert job.headers == {"trace": "t"}
-        assert [each.id for each in client.jobs.list("mail", "scheduled")] == [later]
+        assert [listed.id for listed in client.jobs.list("mail", "scheduled")] == [later]
         assert client.counters().counters["posted"] >= 2
     assert shop[OUTBOX].count_documents({"refused": None}) == 0
 
@@ -126,7 +126,7 @@ def test_a_post_by_hand_of_which_no_job_can_be_made_says_why_and_keeps_none_wait
     with Client(endpoint=carrier.doors["smq"]) as client:
         assert [job.payload for job in take(client, "mail")] == ["grüße".encode()]
         wait_until(lambda: client.counters().counters.get("unposted") == 2, what="the refusals")
-    codes = {each["_id"]: each["refused"]["code"] for each in shop[OUTBOX].find()}
+    codes = {document["_id"]: document["refused"]["code"] for document in shop[OUTBOX].find()}
     assert codes == {bad[0]["_id"]: "BAD_QUEUE", bad[1]["_id"]: "BAD_HEADERS"}
 
 

@@ -77,8 +77,8 @@ def test_a_burst_beside_workers_is_done_once_and_each_hundredth_job_fails_alone(
     failed = {b"%d" % number for number in range(7, MANY, 100)}
     assert done == Counter(set(payloads()) - failed)
     dead: list[Any] = list(jobs.collection.find({"state": "dead"}))
-    assert {each["payload"] for each in dead} == failed
-    assert {each["errors"][0]["reason"] for each in dead} == {"the seventh"}
+    assert {row["payload"] for row in dead} == failed
+    assert {row["errors"][0]["reason"] for row in dead} == {"the seventh"}
     assert next(begun) == MANY + MANY // 100
 
 
@@ -126,7 +126,7 @@ def test_a_job_that_a_transaction_ends_is_done_at_its_first_attempt(
     with Worker(jobs.queue, handle, endpoint=jobs.endpoint):
         wait_until(lambda: jobs.collection.find_one() is None, 60, "all done")
     # Then
-    assert [each["attempt"] for each in paid.find()] == [1] * 40
+    assert [row["attempt"] for row in paid.find()] == [1] * 40
     assert set(tries.values()) == {1 if again == "transaction" else 2}
 
 

@@ -54,8 +54,8 @@ def made(count: int, first: int = 1, owner: str = "", hold: int = 7, **fields: A
 
 def stored_as(store: QueueStore) -> list[int]:
     """How many jobs each document has, by its id."""
-    found = sorted(everything(store).values(), key=lambda each: str(each["_id"]))
-    return [each.get("left", 1) for each in found]
+    found = sorted(everything(store).values(), key=lambda document: str(document["_id"]))
+    return [document.get("left", 1) for document in found]
 
 
 def pushed(store: QueueStore, jobs: list[Job]) -> list[Job]:
@@ -206,10 +206,10 @@ def test_a_verb_about_one_job_lifts_it_out_and_leaves_the_others(packs: QueueSto
     assert found[jobs[70].id].items() >= {"payload": b"payload 70", **fields}.items() - (
         {("payload", b"payload 70")} if verb == "keep" else set()
     )
-    [pack] = [each for each in found.values() if "left" in each]
+    [pack] = [document for document in found.values() if "left" in document]
     assert pack["left"] == 89
     assert packs.commit([job for job in jobs[10:] if job is not jobs[70]]) == {}
-    assert not [each for each in everything(packs).values() if "left" in each]
+    assert not [job_id for job_id in everything(packs).values() if "left" in job_id]
 
 
 def test_of_packs_that_others_write_to_all_the_time_each_is_lifted_from_alone(packs: QueueStore) -> None:
@@ -272,7 +272,7 @@ def test_a_repeated_release_leaves_what_was_reserved_again(packs: QueueStore) ->
     packs.release(jobs)
     claim(packs, 1000, owner=ME, number=8)
     assert packs.release(jobs) == 0
-    assert [each["hold"] for each in everything(packs).values()] == [8]
+    assert [row["hold"] for row in everything(packs).values()] == [8]
 
 
 def test_a_dead_broker_loses_its_packs_and_dies_with_them_too_often(packs: QueueStore) -> None:
@@ -281,7 +281,7 @@ def test_a_dead_broker_loses_its_packs_and_dies_with_them_too_often(packs: Queue
     assert stored_as(packs) == [100]
     claim(packs, 1000, owner=OTHER)
     assert packs.reclaim(OTHER, 2, NOW) == (0, 100)
-    assert {each["state"] for each in everything(packs).values()} == {"dead"}
+    assert {row["state"] for row in everything(packs).values()} == {"dead"}
 
 
 def test_what_a_claim_without_an_answer_has_reserved_is_found(packs: QueueStore) -> None:
@@ -331,7 +331,7 @@ def test_an_entry_that_is_no_job_costs_that_one_alone(packs: QueueStore) -> None
     found = claim(packs, 1000).jobs
     # Then
     assert ids(found) == [job.id for job in jobs if job is not jobs[5]]
-    [dead] = [each for each in everything(packs).values() if each["state"] == "dead"]
+    [dead] = [row for row in everything(packs).values() if row["state"] == "dead"]
     assert (dead["payload"], "unreadable" in dead) == (b"['no job', 7]", True)
 
 
@@ -340,7 +340,7 @@ def test_a_pack_that_is_none_is_set_aside(packs: QueueStore) -> None:
     pushed(packs, made(50, first=1000))
     packs.jobs.update_one({"left": 100}, {"$set": {"jobs": b"nonsense"}})
     assert len(claim(packs, 1000).jobs) == 50
-    assert sorted(each["state"] for each in everything(packs).values()) == ["dead", "reserved"]
+    assert sorted(row["state"] for row in everything(packs).values()) == ["dead", "reserved"]
 
 
 # ---------------------------------------------------------------------- finding
@@ -351,7 +351,7 @@ def test_a_job_in_a_pack_is_found_by_its_id_until_it_is_done(packs: QueueStore) 
     packs.commit(jobs[:1])
     assert packs.which_exist(ids(jobs)) == set(ids(jobs[1:]))
     assert packs.states(ids(jobs[:2]), NOW) == {jobs[1].id: "reserved"}
-    assert {each: found.owner for each, found in packs.find(ids(jobs[:2])).items()} == {jobs[1].id: ME}
+    assert {pack: found.owner for pack, found in packs.find(ids(jobs[:2])).items()} == {jobs[1].id: ME}
 
 
 # --------------------------------------------------------------- administration
@@ -387,11 +387,11 @@ def test_the_first_and_the_last_jobs_are_peeked_at(packs: QueueStore, inspector:
     jobs = pushed(packs, made(100))
     more = pushed(packs, [a_job()])
     first = inspector.peek(packs.queue, "ready", 3, 1 << 20, NOW, first=4)
-    assert [(each["id"], each["payload"], each["payload_bytes"]) for each in first] == [
+    assert [(row["id"], row["payload"], row["payload_bytes"]) for row in first] == [
         (job.id, b"payl", 9) for job in jobs[:3]
     ]
     last = inspector.peek(packs.queue, "ready", -3, 1 << 20, NOW)
-    assert [each["id"] for each in last] == [more[0].id, jobs[99].id, jobs[98].id]
+    assert [row["id"] for row in last] == [more[0].id, jobs[99].id, jobs[98].id]
 
 
 def test_pages_show_each_job_once(packs: QueueStore, documents: Documents) -> None:
@@ -401,7 +401,7 @@ def test_pages_show_each_job_once(packs: QueueStore, documents: Documents) -> No
     for _ in range(10):
         page: JobPage = listing.page(packs.queue, "ready", 30, after, NOW)
         assert len(page.jobs) < 30 + MOST
-        seen += [each["id"] for each in page.jobs]
+        seen += [job["id"] for job in page.jobs]
         after = page.next
         if after is None:
             break
@@ -413,7 +413,7 @@ def test_jobs_are_searched_for_by_the_beginning_of_their_ids(packs: QueueStore, 
     packs.roll_back([rolled_back(jobs[20])], NOW)
     packs.commit(jobs[:17])
     found = Listing(documents).with_ids(packs.queue, jobs[16].id[:-1], 5, NOW).jobs
-    assert [(each["id"], each["state"]) for each in found] == [
+    assert [(row["id"], row["state"]) for row in found] == [
         (job.id, "ready" if job is jobs[20] else "reserved") for job in jobs[17:22]
     ]
     assert Listing(documents).with_ids(packs.queue, "pack/", 5, NOW).jobs == []
@@ -444,7 +444,7 @@ def test_a_running_job_is_cancelled_and_its_broker_goes_on_with_the_others(
     changes.cancel(packs.queue, jobs[3].id, NOW, running=True)
     assert packs.missing(ids(jobs)) == {jobs[3].id}
     packs.roll_back([rolled_back(job) for job in jobs[:5]], NOW)
-    assert sorted(each["_id"] for each in packs.jobs.find({"state": "ready"})) == ids([*jobs[:3], jobs[4]])
+    assert sorted(job["_id"] for job in packs.jobs.find({"state": "ready"})) == ids([*jobs[:3], jobs[4]])
     assert packs.commit(jobs[5:50]) == packs.commit(jobs[50:]) == {}
     assert not packs.jobs.find_one({"left": {"$exists": True}})
 
@@ -455,7 +455,7 @@ def test_all_that_is_left_beside_a_cancelled_job_is_given_back(
     jobs = pushed(packs, made(100, owner=ME))
     changes.cancel(packs.queue, jobs[3].id, NOW, running=True)
     assert packs.release(jobs) == 99
-    assert {each["state"] for each in everything(packs).values()} == {"ready"}
+    assert {row["state"] for row in everything(packs).values()} == {"ready"}
 
 
 def test_a_purge_removes_packs_and_counts_their_jobs(packs: QueueStore, changes: ChangesAtOnce) -> None:
@@ -486,5 +486,5 @@ def test_counting_and_a_search_for_ids_read_no_pack_in_vain(
             found = Listing(documents).with_ids(packs.queue, jobs[7].id, 5, NOW).jobs
             searched = [plan.documents for plan in plans]
     # Then
-    assert (counts["ready"], [each["id"] for each in found]) == (29 * 40, [jobs[7].id])
+    assert (counts["ready"], [row["id"] for row in found]) == (29 * 40, [jobs[7].id])
     assert (max(counted), sum(searched)) == (5, 1)

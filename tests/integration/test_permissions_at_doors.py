@@ -73,9 +73,9 @@ class Many(BrokerUnderTest):
     def device(self, number: int) -> dict[str, str]:
         """The address at each end of a device."""
         return {
-            end: each[0]
-            for end, each in self.process.devices[number].items()
-            if isinstance(each, list) and each
+            end: device[0]
+            for end, device in self.process.devices[number].items()
+            if isinstance(device, list) and device
         }
 
     def push_one(
@@ -136,7 +136,7 @@ def queue() -> str:
 
 
 def all_but(action: str | None) -> str:
-    return " ".join(f"{each}=*" for each in Action if each != action)
+    return " ".join(f"{other}=*" for other in Action if other != action)
 
 
 def outcome(answer: wire.Message) -> str:
@@ -203,7 +203,7 @@ def filled(process: Many) -> Many:
 
 #: Permissions that the verbs of the library's door need, with those of its parts.
 NEEDED: dict[bytes, Needs] = {
-    **{verb: each.needs for verb, each in {**SESSION_VERBS, **ADMIN_VERBS}.items()},
+    **{verb: needs_of.needs for verb, needs_of in {**SESSION_VERBS, **ADMIN_VERBS}.items()},
     **NEEDS_OF_PARTS,
 }
 
@@ -220,7 +220,7 @@ def test_a_verb_without_needs_can_not_be_made() -> None:
 
 
 @pytest.mark.one_in(3, always=["PUSH"])
-@pytest.mark.parametrize("verb", [each for each in VERBS if each not in LISTS], ids=bytes.decode)
+@pytest.mark.parametrize("verb", [code for code in VERBS if code not in LISTS], ids=bytes.decode)
 def test_a_verb_is_forbidden_without_its_action_and_needs_no_other(
     many: Many, filled: Many, verb: bytes
 ) -> None:
@@ -268,14 +268,14 @@ ELSEWHERE |= {(wire.CANCEL, Action.MANAGE), (wire.WORKER, Action.MANAGE)}
 WALKED = [
     (verb, action)
     for verb, needs in NEEDED.items()
-    for action in (needs.action, *(each.action for each in needs.also))
+    for action in (needs.action, *(entry.action for entry in needs.also))
     if needs.also and action and (verb, action) not in ELSEWHERE
 ]
 
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
-    ("verb", "action"), WALKED, ids=lambda each: each.decode() if isinstance(each, bytes) else each
+    ("verb", "action"), WALKED, ids=lambda value: value.decode() if isinstance(value, bytes) else value
 )
 def test_an_act_needs_a_permission_for_each_of_its_effects(
     many: Many, filled: Many, queue: str, verb: bytes, action: Action
@@ -283,9 +283,11 @@ def test_an_act_needs_a_permission_for_each_of_its_effects(
     fields = EFFECTS[verb](many, queue)
     many.permit(all_but(action))
     assert outcome(many.smq_of().ask(verb, *fields)) == FORBIDDEN
-    assert queue not in {each["name"] for each in many.operator.ask(wire.QUEUES).fields[0]}
+    assert queue not in {field["name"] for field in many.operator.ask(wire.QUEUES).fields[0]}
     many.permit(
-        " ".join(f"{each}=*" for each in {NEEDED[verb].action, *(each.action for each in NEEDED[verb].also)})
+        " ".join(
+            f"{entry}=*" for entry in {NEEDED[verb].action, *(entry.action for entry in NEEDED[verb].also)}
+        )
     )
     assert outcome(many.smq_of().ask(verb, *fields)) == "OK"
     many.operator.ask(wire.UNSET, "victim", ["on_dead"])
@@ -316,7 +318,7 @@ def test_an_act_needs_a_permission_for_each_of_its_effects(
 def test_a_permission_is_for_names_that_match(
     many: Many, eve: Smq, verb: bytes, fields: tuple[Any, ...]
 ) -> None:
-    many.permit(" ".join(f"{each}=mail.*,news" for each in Action))
+    many.permit(" ".join(f"{granted}=mail.*,news" for granted in Action))
 
     assert outcome(eve.ask(verb, *fields)) == FORBIDDEN
     assert outcome(eve.ask(verb, "x" * 60_000, *fields[1:])) == FORBIDDEN
@@ -331,14 +333,14 @@ def test_lists_have_only_what_may_be_seen(many: Many, filled: Many, eve: Smq) ->
     many.permit("read=victim,taken manage=victim subscribe=news")
 
     (stats,) = eve.ask(wire.STATS).fields
-    assert {each["name"] for each in eve.ask(wire.QUEUES).fields[0]} == {"victim", "taken"}
-    assert {each["name"] for each in stats["queues"]} == {"victim", "taken"}
+    assert {field["name"] for field in eve.ask(wire.QUEUES).fields[0]} == {"victim", "taken"}
+    assert {stat["name"] for stat in stats["queues"]} == {"victim", "taken"}
     assert (stats["counters"], stats["broker"], stats.get("forwarders", [])) == ({}, {}, [])
-    assert {each["queue"] for each in eve.ask(wire.WORKERS, None).fields[0]} == {"taken"}
-    assert {each["name"] for each in eve.ask(wire.STREAMS).fields[0]} == {"news"}
-    assert {each["stream"] for each in eve.ask(wire.SUBS, None).fields[0]} == {"news"}
-    assert {each["name"] for each in eve.ask(wire.SCHEDULE, "list", {}).fields[0]} == {"nightly"}
-    assert {each["id"] for each in eve.ask(wire.TASKS).fields[0]} == {"purged"}
+    assert {field["queue"] for field in eve.ask(wire.WORKERS, None).fields[0]} == {"taken"}
+    assert {field["name"] for field in eve.ask(wire.STREAMS).fields[0]} == {"news"}
+    assert {field["stream"] for field in eve.ask(wire.SUBS, None).fields[0]} == {"news"}
+    assert {field["name"] for field in eve.ask(wire.SCHEDULE, "list", {}).fields[0]} == {"nightly"}
+    assert {field["id"] for field in eve.ask(wire.TASKS).fields[0]} == {"purged"}
     many.permit("push=*")
     for verb, fields in ((wire.QUEUES, ()), (wire.WORKERS, (None,)), (wire.STREAMS, ()), (wire.SUBS, (None,)),
                          (wire.SCHEDULE, ("list", {})), (wire.TASKS, ())):  # fmt: skip
@@ -370,7 +372,7 @@ def test_events_have_only_those_of_queues_that_may_be_read(many: Many, eve: Smq)
     def seen() -> Any:
         return eve.ask(wire.EVENTS, {"after": begin}).fields[0]["events"]
 
-    assert {each["queue"] for each in wait_until(seen)} == {"seen"}
+    assert {row["queue"] for row in wait_until(seen)} == {"seen"}
 
 
 def test_who_may_read_nothing_makes_the_broker_record_no_events(many: Many, eve: Smq, queue: str) -> None:
@@ -387,16 +389,18 @@ def test_who_may_read_nothing_makes_the_broker_record_no_events(many: Many, eve:
 def test_what_is_not_there_is_told_to_nobody_who_would_not_see_it(many: Many, eve: Smq, filled: Many) -> None:
     def answers(name: str) -> list[list[Any]]:
         schedule = [
-            eve.ask(wire.SCHEDULE, each, {"name": name}) for each in ("remove", "pause", "resume", "run")
+            eve.ask(wire.SCHEDULE, text, {"name": name}) for text in ("remove", "pause", "resume", "run")
         ]
-        return [each.fields for each in (*schedule, eve.ask(wire.TASK, name), eve.ask(wire.TCANCEL, name))]
+        return [
+            answer.fields for answer in (*schedule, eve.ask(wire.TASK, name), eve.ask(wire.TCANCEL, name))
+        ]
 
     many.permit("manage=mine read=victim")
     known = [*answers("nightly")[:4], *answers("purged")[4:]]
-    assert {each[0] for each in known} == {FORBIDDEN}
+    assert {answer[0] for answer in known} == {FORBIDDEN}
     assert answers("nosuch") == known
     many.permit("manage=*")
-    assert {each[0] for each in answers("nosuch")} == {"NOT_FOUND"}
+    assert {answer[0] for answer in answers("nosuch")} == {"NOT_FOUND"}
 
 
 def test_dead_letters_make_a_queue_only_for_who_said_so(many: Many, eve: Smq, queue: str) -> None:
@@ -406,7 +410,7 @@ def test_dead_letters_make_a_queue_only_for_who_said_so(many: Many, eve: Smq, qu
     # When a principal sets where dead letters go
     assert outcome(eve.ask(wire.SET, queue, {"on_dead": to})) == "OK"
     # Then that queue is made at once, in its name
-    assert to in {each["name"] for each in many.operator.ask(wire.QUEUES).fields[0]}
+    assert to in {field["name"] for field in many.operator.ask(wire.QUEUES).fields[0]}
     # When somebody has removed it
     assert outcome(many.operator.ask(wire.DELETE, to, None)) == "OK"
     wait_until(lambda: outcome(many.operator.ask(wire.QUEUE, to)) == "NOT_FOUND")
@@ -474,8 +478,8 @@ def test_what_proves_a_hold_is_the_session_that_has_it(many: Many, eve: Smq, fil
     held = many.operator.ask(wire.HOLD, "news", name, "update", {}).fields[0]
     many.permit("subscribe=news")
     # Then only that session is shown what names its hold
-    (mine,) = (each for each in many.operator.ask(wire.SUBS, "news").fields[0] if each["name"] == name)
-    (shown,) = (each for each in eve.ask(wire.SUBS, "news").fields[0] if each["name"] == name)
+    (mine,) = (field for field in many.operator.ask(wire.SUBS, "news").fields[0] if field["name"] == name)
+    (shown,) = (field for field in eve.ask(wire.SUBS, "news").fields[0] if field["name"] == name)
     assert mine["fence"] == held["fence"]
     assert "fence" not in shown
     # When another guesses it
@@ -523,7 +527,7 @@ def test_a_library_s_subscription_whose_connection_ended_meanwhile_works_on_noth
     seen: list[int] = []
 
     def handler(batch: Batch) -> None:
-        seen.extend(each.sequence for each in batch)
+        seen.extend(job.sequence for job in batch)
         inside.set()
         assert go_on.wait(TIMEOUT)
 
@@ -557,14 +561,14 @@ def test_a_receipt_is_known_to_its_worker_alone(many: Many) -> None:
     # When one makes the receipts of others of its own
     late = many.counter("late_verdicts")
     rest, number = own.rsplit(b"-", 1)
-    guesses = [b"%s-%x" % (rest, each) for each in range(int(number, 16))]
+    guesses = [b"%s-%x" % (rest, guess) for guess in range(int(number, 16))]
     for guess in guesses:
         commits.send_multipart([b"COMMIT", guess])
     # Then they are void
     wait_until(lambda: many.counter("late_verdicts") >= late + len(guesses))
     assert many.collection("mail").count_documents({"state": "reserved"}) == 2
-    for each in (receipt, own):
-        commits.send_multipart([b"COMMIT", each])
+    for name in (receipt, own):
+        commits.send_multipart([b"COMMIT", name])
     wait_until(lambda: many.collection("mail").count_documents({}) == 0)
 
 
@@ -638,7 +642,7 @@ def test_a_job_goes_on_into_queues_that_its_worker_may_push_to(
     # When it may not
     (problems,) = eve.ask(wire.SETTLE, [[receipt, kind, None, None, onward]]).fields
     # Then the job is rolled back with that reason
-    assert [each[:2] for each in problems] == [[0, FORBIDDEN]]
+    assert [problem[:2] for problem in problems] == [[0, FORBIDDEN]]
     assert many.counter("forbidden") == before + 1
     failed = many.document(queue, errors={"$exists": True})
     assert failed["errors"][-1]["reason"].startswith(f"FORBIDDEN: eve may not push {to}")
@@ -746,7 +750,7 @@ def test_a_request_is_answered_that_it_is_forbidden(many: Many, queue: str) -> N
 
 def logged(many: Many, who: str) -> str:
     """The last line about a refusal of somebody, without how many more there were."""
-    lines = [each for each in many.process.log_text().splitlines() if f"forbidden: {who} from" in each]
+    lines = [line for line in many.process.log_text().splitlines() if f"forbidden: {who} from" in line]
     return lines[-1].partition(" (and ")[0] if lines else ""
 
 
@@ -770,8 +774,8 @@ PLAIN_DOORS = [
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("number", "end", "kind", "action"),
-    [each[1:] for each in PLAIN_DOORS],
-    ids=[each[0] for each in PLAIN_DOORS],
+    [door[1:] for door in PLAIN_DOORS],
+    ids=[door[0] for door in PLAIN_DOORS],
 )
 def test_who_may_do_nothing_at_a_door_is_cut(
     many: Many, number: int, end: str, kind: int, action: str
@@ -881,8 +885,8 @@ def test_who_pushed_a_job_hears_its_result_and_no_other(many: Many, eve: Smq, qu
     many.push_one(queue, b"x", "another", reply="result")
     many.permit(f"push={queue}")
     eve.ask(wire.PUSH, queue, [["own", b"x", {"reply": "result"}]])
-    for each in ("another", "nosuch"):
-        assert outcome(eve.ask(wire.RESULT, queue, each, 1.0)) == FORBIDDEN
+    for name in ("another", "nosuch"):
+        assert outcome(eve.ask(wire.RESULT, queue, name, 1.0)) == FORBIDDEN
     eve.plain.send_multipart(wire.encode(wire.RESULT, 77, queue, "own", 60.0))
     # When its job is done
     many.permit(f"work={queue}", name="bob")
@@ -974,7 +978,7 @@ def test_each_way_in_gives_a_job_its_principal_and_its_tenant_whatever_it_says(
         stored = many.document(queue, _id=job_id)
         assert (stored["tenant"], stored["pushed_by"]) == ("acme", "eve"), job_id
     assert many.operator.ask(wire.SHOW, queue, "smq").fields[0]["pushed_by"] == "eve"
-    assert {each["pushed_by"] for each in many.operator.ask(wire.PEEK, queue, "ready", 9).fields[0]} == {
+    assert {field["pushed_by"] for field in many.operator.ask(wire.PEEK, queue, "ready", 9).fields[0]} == {
         "eve"
     }
     many.operator.ask(wire.SCHEDULE, "remove", {"name": queue})

@@ -66,7 +66,7 @@ class Planted:
 
     def found(self, said: Mapping[str, bytes | str]) -> list[str]:
         """Return each secret in each of these texts."""
-        return [f"{each} in {where}" for where, data in said.items() for each in self.found_in(data)]
+        return [f"{secret} in {where}" for where, data in said.items() for secret in self.found_in(data)]
 
 
 def _forms(secret: bytes) -> set[bytes]:
@@ -148,7 +148,7 @@ def test_no_secret_is_written_or_said(tmp_path: Path, monkeypatch: pytest.Monkey
         said |= doctored(broker)
         said |= backed_up(broker)
         reload(place, secrets)
-        said |= {f"/proc of {each.pid}": " ".join(each.cmdline()) for each in processes(broker)}
+        said |= {f"/proc of {process.pid}": " ".join(process.cmdline()) for process in processes(broker)}
         said |= environments(broker)
         said |= collections(store.with_password)
         said["config check"] = checked(broker, form)
@@ -176,7 +176,7 @@ def test_no_secret_of_the_environment_or_a_flag_is_handed_on_by_a_broker_with_it
         )
         with broker:
             said: dict[str, str | bytes] = {
-                f"/proc of {each.pid}": " ".join(each.cmdline()) for each in processes(broker)
+                f"/proc of {process.pid}": " ".join(process.cmdline()) for process in processes(broker)
             }
             assert len(said) == 2, "the broker and its mongod"
             said |= environments(broker)
@@ -298,16 +298,16 @@ def answers(place: Place, clerk: tuple[str, str]) -> dict[str, str]:
         web.post("/api/v1/login", {"user": "clerk", "password": wrong[0]}),
         web.post("/api/v1/login", {"token": wrong[1]}),
     ]
-    assert {each.status for each in failed} == {401}
-    found = {f"login {number}": shown(each) for number, each in enumerate(failed)}
+    assert {answer.status for answer in failed} == {401}
+    found = {f"login {number}": shown(answer) for number, answer in enumerate(failed)}
     for path, methods in paths().items():
         for method in methods:
             for name, bearer in bearers.items():
                 given = {"Authorization": f"Bearer {bearer}"} if bearer else {}
                 found[f"{method} {path}, {name} token"] = shown(asked(web, path, method, **given))
-            for name, each in (("right", cookie), ("wrong", cookie[:-1] + "x")):
-                found[f"{method} {path}, {name} cookie"] = shown(asked(web, path, method, Cookie=each))
-    shown_at_all = [each for each in found.values() if each.startswith("200")]
+            for name, value in (("right", cookie), ("wrong", cookie[:-1] + "x")):
+                found[f"{method} {path}, {name} cookie"] = shown(asked(web, path, method, Cookie=value))
+    shown_at_all = [text for text in found.values() if text.startswith("200")]
     assert len(shown_at_all) > 20, found
     return found
 
@@ -330,7 +330,7 @@ def paths() -> dict[str, list[str]]:
         if path not in apart:
             for place, name in names.items():
                 path = path.replace(place, name)  # noqa: PLW2901
-            found[path] = [each.upper() for each in methods if each in ("get", "post")]
+            found[path] = [method.upper() for method in methods if method in ("get", "post")]
     return found
 
 
@@ -364,8 +364,8 @@ def processes(broker: BrokerProcess) -> list[psutil.Process]:
 def environments(broker: BrokerProcess) -> dict[str, str]:
     """Environments of what the broker has started; its own only its user can read."""
     return {
-        f"environment of {each.pid}": repr(each.environ())
-        for each in psutil.Process(broker.pid).children(recursive=True)
+        f"environment of {child.pid}": repr(child.environ())
+        for child in psutil.Process(broker.pid).children(recursive=True)
     }
 
 

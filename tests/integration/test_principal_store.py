@@ -80,10 +80,10 @@ def test_changes_and_removals_are_found_behind_a_revision(store: PrincipalStore)
     put(store, PrincipalRecord(name="a", permissions=OPERATE))
     remove(store, "b")
     found = list(store.read(seen))
-    assert [(each.name, each.removed) for each in found] == [("a", False), ("b", True)]
+    assert [(principal.name, principal.removed) for principal in found] == [("a", False), ("b", True)]
     assert store.one("b") is None
     put(store, PrincipalRecord(name="b", permissions=OPERATE))
-    assert [(each.name, each.removed) for each in store.read(found[-1].revision)] == [("b", False)]
+    assert [(record.name, record.removed) for record in store.read(found[-1].revision)] == [("b", False)]
 
 
 def test_one_key_stands_for_one_principal(store: PrincipalStore) -> None:
@@ -93,7 +93,7 @@ def test_one_key_stands_for_one_principal(store: PrincipalStore) -> None:
     with pytest.raises(BadFramesError, match="another principal has this key"):
         put(store, replace(OWNER, name="thief"))
 
-    assert [each.name for each in store.read()] == ["owner"]
+    assert [record.name for record in store.read()] == ["owner"]
     put(store, PrincipalRecord(name="a"))
     put(store, PrincipalRecord(name="b"))  # without keys
     remove(store, "owner")
@@ -139,13 +139,13 @@ def test_of_two_that_remove_each_other_one_stays(mongo_uri: str, documents: Data
                 refused.append(error)
 
     threads = [Thread(target=leave, args=(name,)) for name in ("a", "b")]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
     assert len(refused) == 1
-    assert len([each for each in prepared.read() if not each.removed]) == 1
+    assert len([principal for principal in prepared.read() if not principal.removed]) == 1
 
 
 def test_a_damaged_document_is_nobody(store: PrincipalStore, documents: Database[dict[str, Any]]) -> None:
@@ -154,7 +154,7 @@ def test_a_damaged_document_is_nobody(store: PrincipalStore, documents: Database
     put(store, replace(OWNER, name="b", keys=()))
     documents["principals"].update_one({"_id": "owner"}, {"$set": {"permissions": "everything", "keys": 7}})
 
-    assert [(each.name, each.keys, each.operates) for each in store.read()] == [
+    assert [(record.name, record.keys, record.operates) for record in store.read()] == [
         ("owner", (), False),
         ("b", (), False),
     ]
@@ -182,7 +182,7 @@ def test_a_document_with_a_wrong_value_is_nobody(
     put(store, OWNER)
     documents["principals"].update_one({"_id": "owner"}, {"$set": damage})
 
-    assert [(each.keys, each.operates) for each in store.read()] == [((), False)]
+    assert [(record.keys, record.operates) for record in store.read()] == [((), False)]
 
 
 @pytest.mark.parametrize("name", [5, {"a": 1}, "a name", "a\nb", "http_token", None])
@@ -202,7 +202,7 @@ def test_a_document_that_no_principal_can_be_keeps_no_other_from_being_read(
     records = list(store.read(1))
     known.use_stored(records)
     # Then
-    assert [each.revision for each in records] == [2, 3]
+    assert [record.revision for record in records] == [2, 3]
     assert known.records() == []
 
 
@@ -260,7 +260,7 @@ def test_principals_are_changed_without_a_broker(recovered: tuple[str, str]) -> 
     assert len(made["token"]) > 40
     assert made["limits"] == {"max_rate": 5.0}
     assert [key["kind"] for key in made["keys"]] == ["token"]
-    assert [each["name"] for each in act("list")] == ["owner"]
+    assert [row["name"] for row in act("list")] == ["owner"]
     assert act("show", name="owner") | {"token": made["token"]} == made
     with pytest.raises(BadFramesError, match="there is a principal owner already"):
         act("add", name="owner", permissions="all")
@@ -310,9 +310,9 @@ def test_changes_of_many_callers_at_two_brokers_are_all_made(
             failed.append(error)
 
     threads = [Thread(target=change, args=(number,)) for number in range(24)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert not failed
-    assert [each.revision for each in store.read()] == list(range(1, 25))
+    assert [record.revision for record in store.read()] == list(range(1, 25))

@@ -76,7 +76,7 @@ def test_each_answer_to_a_probing_asker_of_the_replay_door_is_that_of_its_own_qu
 ) -> None:
     with Publisher(endpoint=broker.doors["smq"]) as publisher:
         publisher.publish("news", b"topic", b"what was")
-    [replay] = [address for each in broker.process.devices for address in each.get("replay", ())]
+    [replay] = [address for device in broker.process.devices for address in device.get("replay", ())]
     asker = probing(broker, kind, replay)
     for after in (100, 200):
         asker.send_multipart([*([b""] if kind == zmq.DEALER else []), b"news", b'{"after": %d}' % after])

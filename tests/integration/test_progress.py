@@ -72,7 +72,7 @@ def test_a_thousand_words_are_a_few_statements(jobs: OwnQueue) -> None:
             assert said.wait(SECONDS)
             seen = list(takewhile(lambda change: not removes(change, job_id), written(changes)))
     updates = [change.get("updateDescription", {}).get("updatedFields", {}) for change in seen]
-    assert 1 <= sum("progress" in each for each in updates) <= 3
+    assert 1 <= sum("progress" in update for update in updates) <= 3
 
 
 def test_of_a_job_that_is_another_workers_nothing_is_noted(jobs: OwnQueue) -> None:

@@ -58,8 +58,8 @@ def test_a_push_says_in_which_state_the_job_of_its_id_is(jobs: OwnQueue) -> None
         jobs.queue, [{"payload": b"2", "id": name} for name in ("dead", "new", "later", "ready")]
     )
     jobs.producer.flush(SECONDS)
-    assert [each.existed for each in receipts] == [True, False, True, True]
-    assert [each.state for each in receipts] == ["dead", None, "scheduled", "ready"]
+    assert [receipt.existed for receipt in receipts] == [True, False, True, True]
+    assert [receipt.state for receipt in receipts] == ["dead", None, "scheduled", "ready"]
 
 
 def test_every_job_of_a_burst_finds_the_worker_that_waits(jobs: OwnQueue) -> None:

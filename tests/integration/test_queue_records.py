@@ -69,7 +69,7 @@ def test_what_is_paused_of_a_queue_is_kept_until_it_is_resumed(store: QueueRecor
         store.change("a", pausing(what), NOW)
     store.change("b", pausing("intake"), NOW)
     store.change("a", resuming("intake"), NOW)
-    assert {each.name: set(each.paused) for each in store.read()} == {"a": {"delivery"}, "b": {"intake"}}
+    assert {queue.name: set(queue.paused) for queue in store.read()} == {"a": {"delivery"}, "b": {"intake"}}
 
 
 def test_a_change_that_changes_nothing_is_not_written(store: QueueRecordStore) -> None:
@@ -119,7 +119,7 @@ def test_of_what_was_damaged_by_hand_nothing_holds_and_others_are_read(
 ) -> None:
     documents["queues"].insert_one({"_id": "a", **damaged})
     store.change("b", pausing("intake"), NOW)
-    assert {each.name: each.says_nothing for each in store.read()} == {"a": True, "b": False}
+    assert {record.name: record.says_nothing for record in store.read()} == {"a": True, "b": False}
     store.change("a", pausing("intake"), NOW)
     assert store.one("a").paused == {"intake"}
 
@@ -135,7 +135,7 @@ def test_a_look_reads_only_what_has_changed(documents: Database[dict[str, Any]],
     # Given a record that only a complete reading would find
     documents["queues"].insert_one({"_id": "d", "paused": ["intake"]})
     assert reader.found() == {"b": False}
-    assert [reader.paused(each) for each in "abcd"] == [
+    assert [reader.paused(name) for name in "abcd"] == [
         {"intake"}, {"intake", "delivery"}, {"intake"}, set(),
     ]  # fmt: skip
     assert reader.found() == {}
@@ -190,7 +190,7 @@ def test_while_older_brokers_may_be_there_all_is_read_and_nothing_is_left_that_t
     # And what says nothing leaves nothing that would go, with their pauses, a day later
     reader.store.change("b", resuming("intake"), NOW)
     assert queues.find_one({"_id": "b"}) is None
-    assert all("paused" in each for each in queues.find())
+    assert all("paused" in queue for queue in queues.find())
     assert (reader.found(), reader.paused("b")) == ({"b": False}, set())
 
 

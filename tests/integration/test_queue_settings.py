@@ -22,7 +22,7 @@ FILES = ({"*": {"max_attempts": 7}, "named": {"ttl": 60}}, {"*": {"max_attempts"
 @pytest.fixture(scope="module")
 def brokers(mongo_uri: str) -> Iterator[list[BrokerProcess]]:
     database = f"test_{token_hex(6)}"
-    one, other = ({"broker": {"poll": 0.5}, "queues": each} for each in FILES)
+    one, other = ({"broker": {"poll": 0.5}, "queues": file} for file in FILES)
     with (
         MongoClient[dict[str, Any]](mongo_uri) as mongo,
         BrokerProcess(mongo_uri, database, config=one) as first,
@@ -38,14 +38,16 @@ class Pair:
     def __init__(self, brokers: list[BrokerProcess]) -> None:
         self.brokers = brokers
         self.name = f"q{token_hex(4)}"
-        self.here, self.elsewhere = (Client(timeout=TIMEOUT, endpoint=each.doors["smq"]) for each in brokers)
+        self.here, self.elsewhere = (
+            Client(timeout=TIMEOUT, endpoint=broker.doors["smq"]) for broker in brokers
+        )
         with Producer(endpoint=brokers[0].doors["smq"]) as producer:
             producer.push(self.name, b"x").wait(TIMEOUT)
         self.elsewhere.queues.get(self.name)
 
     def row(self, key: str, client: Client | None = None, name: str = "") -> dict[str, Any]:
         rows = (client or self.here).settings(name or self.name)["settings"]
-        return next(each for each in rows if each["key"] == key)
+        return next(row for row in rows if row["key"] == key)
 
     def source(self, key: str, client: Client | None = None) -> tuple[Any, str]:
         row = self.row(key, client)

@@ -66,7 +66,7 @@ def test_who_waits_for_a_job_of_a_removed_queue_is_told_and_nothing_of_it_is_hel
     queues.removed(queue)
     queues.let_go_removed()
     # Then
-    assert [type(each) for each in told] == [NotFoundError]
+    assert [type(event) for event in told] == [NotFoundError]
     assert not queue.held
     assert queue.scheduler.staging.clear() == []
     assert list(queues) == []
@@ -183,8 +183,8 @@ def test_while_older_brokers_may_be_there_a_deletion_is_none_of_their_business(
     # When
     assert list(Delete(queues, queues.context, queue, NOW).pages()) == [0]
     # Then
-    assert [each["_id"] for each in documents["queues"].find()] == [""]
-    assert ([type(each) for each in told], list(queues)) == ([NotFoundError], [])
+    assert [document["_id"] for document in documents["queues"].find()] == [""]
+    assert ([type(event) for event in told], list(queues)) == ([NotFoundError], [])
 
 
 def test_an_order_to_delete_a_queue_that_another_one_has_deleted_meanwhile_finds_none(queues: Queues) -> None:
@@ -427,8 +427,8 @@ def test_a_lease_lies_in_all_databases_with_queues_and_has_a_client_of_its_own()
     queues = {"here": QueueSettings(), "elsewhere": QueueSettings(database="other")}
     server = Server(replace(Config.default(), queues=queues), "mongodb://127.0.0.1:9", alone=False)
     databases = [store._leases.database for store in server._foundation.owners._stores()]
-    assert {each.name for each in databases} == {server.config.broker.database, "other"}
-    assert {id(each.client) for each in databases} == {id(server._foundation._mongo_for_leases)}
+    assert {database.name for database in databases} == {server.config.broker.database, "other"}
+    assert {id(database.client) for database in databases} == {id(server._foundation._mongo_for_leases)}
     assert server._foundation._mongo is not server._foundation._mongo_for_leases
     server._foundation.close()
 
@@ -449,7 +449,7 @@ def test_all_who_ask_for_unknown_queues_at_once_share_a_look(
     monkeypatch.setattr(Inspector, "names", counted)
     asked = [gevent.spawn(queues.get, f"unknown-{number}") for number in range(50)]
     gevent.joinall(asked)
-    assert all(isinstance(each.exception, NotFoundError) for each in asked)
+    assert all(isinstance(future.exception, NotFoundError) for future in asked)
     assert 1 <= len(looks) <= 2 * len(queues.databases)
 
 

@@ -291,7 +291,7 @@ def test_a_schedule_that_is_run_by_hand_counts(limited: Limited) -> None:
     about = {"name": name, "queue": "scheduled", "payload": b"go", "every": 3600}
     assert slow.ask(wire.SCHEDULE, "add", about).verb == wire.OK
     answers = [slow.ask(wire.SCHEDULE, "run", {"name": name}) for _ in range(2)]
-    assert [each.verb for each in answers] == [wire.OK, wire.ERROR]
+    assert [answer.verb for answer in answers] == [wire.OK, wire.ERROR]
     assert answers[1].fields[0] == "QUEUE_FULL"
 
 

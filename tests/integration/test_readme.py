@@ -68,7 +68,9 @@ def running(broker: BrokerProcess, client: Client, name: str) -> Iterator[subpro
     finally:
         process.kill()
         process.communicate()
-        wait_until(lambda: not any(each.workers for each in client.queues.list() if each.name == "default"))
+        wait_until(
+            lambda: not any(queue.workers for queue in client.queues.list() if queue.name == "default")
+        )
 
 
 def line(process: subprocess.Popen[str]) -> str:
@@ -228,7 +230,8 @@ def test_the_scheduled_task_is_declared_and_runs(broker: BrokerProcess, client: 
     try:
         wait_until(  # another sample has one of this name in another queue
             lambda: (
-                ("shop.report", "reports") in [(each.name, each.queue) for each in client.schedules.list()]
+                ("shop.report", "reports")
+                in [(schedule.name, schedule.queue) for schedule in client.schedules.list()]
             )
         )
         client.schedules.run("shop.report")
@@ -261,7 +264,9 @@ def test_the_subscription_works_on_what_is_published(broker: BrokerProcess, clie
     finally:
         process.kill()
         process.communicate()
-        wait_until(lambda: not any(each.holder for each in client.subscriptions.list("prices")))
+        wait_until(
+            lambda: not any(subscription.holder for subscription in client.subscriptions.list("prices"))
+        )
 
 
 def test_the_example_of_a_prefork_server_pushes_from_every_child(broker: BrokerProcess) -> None:
@@ -314,7 +319,7 @@ def test_the_example_of_push_fills_two_queues_and_that_of_pull_empties_one(
 
     # Then what names a queue is there, the higher priority first, with its headers
     def invoices() -> list[dict[str, Any]]:
-        there = any(each.name == "invoices" for each in client.queues.list())
+        there = any(queue.name == "invoices" for queue in client.queues.list())
         return client.peek("invoices") if there else []
 
     wait_until(lambda: len(invoices()) == 2, what="two invoices")
@@ -399,9 +404,9 @@ def test_the_examples_of_publisher_and_subscriber_meet(broker: BrokerProcess) ->
     try:
         heard = line(subscriber)
     finally:
-        for each in (subscriber, publisher):
-            each.kill()
-            each.communicate()
+        for process in (subscriber, publisher):
+            process.kill()
+            process.communicate()
     assert re.fullmatch(r"\[b'news\.\d+', b'body'\]", heard)
 
 
@@ -409,7 +414,7 @@ def test_the_example_of_a_device_is_accepted(tmp_path: Path) -> None:
     file = tmp_path / "sluicemq.toml"
     file.write_text(block("devices"))
     config = load(file, {}, {})
-    assert [(each.kind, each.queue, each.ack) for each in config.devices] == [
+    assert [(device.kind, device.queue, device.ack) for device in config.devices] == [
         ("streamer", "mail", "explicit")
     ]
 
@@ -449,7 +454,7 @@ def test_the_session_of_smq1_goes_as_it_is_shown(broker: BrokerProcess, client: 
     """``tests/unit/test_docs.py`` holds that the hex shown is that of the arrays shown."""
     lines = re.findall(r"^([→←]) ([A-Z]+) (\[.*\])$", block("smq1 session"), re.MULTILINE)
     assert len(lines) == 15
-    if any(each.name == "mail" for each in client.queues.list()):
+    if any(queue.name == "mail" for queue in client.queues.list()):
         client.queues.purge("mail").result()  # jobs of other samples
     real: dict[bytes, bytes] = {}  # receipts: as they are shown, and as this broker gave them
     context = zmq.Context()
@@ -483,7 +488,7 @@ def meant(text: str) -> list[Any]:
 
 def known_as(value: Any, real: dict[bytes, bytes]) -> Any:
     if isinstance(value, list):
-        return [known_as(each, real) for each in value]
+        return [known_as(item, real) for item in value]
     return real.get(value, value) if isinstance(value, bytes) else value
 
 

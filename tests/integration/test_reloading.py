@@ -27,7 +27,7 @@ class Reloaded(BrokerProcess):
         (self.folder / "broker.toml").write_text(text)
         self.send_signal(signal.SIGHUP)
         wait_until(
-            lambda: any(each.startswith("read ") or each.endswith(" stays") for each in self.told()[before:]),
+            lambda: any(line.startswith("read ") or line.endswith(" stays") for line in self.told()[before:]),
             what="a word on the new configuration",
         )
         return self.told()[before:]
@@ -71,8 +71,8 @@ def test_what_needs_a_restart_is_named_and_changes_nothing(broker: Reloaded) -> 
     told = broker.reload({**config, "queues": {"a": {"database": "elsewhere"}}, "devices": []})
 
     expected = ("[broker] mongodb_uri: ", "[broker] lease: 15.0 -> 40.0", "[queues.a] database: nothing -> ")
-    for each in (*expected, "number of [[devices]]: 3 -> 0"):
-        assert any(line.startswith(f"needs a restart: {each}") for line in told), each
+    for change in (*expected, "number of [[devices]]: 3 -> 0"):
+        assert any(line.startswith(f"needs a restart: {change}") for line in told), change
     assert told[-1].endswith(" 4 need a restart")
     assert "s3cret" not in broker.log_text()
     with Client(endpoint=broker.doors["smq"]) as client, Producer(endpoint=broker.doors["smq"]) as producer:

@@ -75,7 +75,7 @@ def test_parents_are_counted_and_shown_among_those_that_wait(
     store.push([in_line("d", 1), in_line("e", 2)], NOW)
     assert inspector.counts("mail", LATER)["waiting"] == 5
     shown = inspector.peek("mail", "waiting", 10, 1 << 20, LATER)
-    assert [each["id"] for each in shown] == ["a", "b", "c", "d", "e"]
+    assert [row["id"] for row in shown] == ["a", "b", "c", "d", "e"]
     assert (shown[0]["children"]["left"], "wait" in shown[0]) == (3, False)
 
 
@@ -88,7 +88,7 @@ def test_pages_of_those_that_wait_have_each_parent_once(
     found, place = list[str](), None
     for _ in range(5):
         page = Listing(documents).page("mail", "waiting", 1, place, LATER)
-        found += [each["id"] for each in page.jobs]
+        found += [job["id"] for job in page.jobs]
         place = page.next
     assert (found, place) == (["a", "b", "c", "d", "e"], None)
 
@@ -133,7 +133,7 @@ def dropped_beside_others(changes: ChangesAtOnce) -> None:
     changes.drop("pages", LATER, shared=True)
 
 
-ORDERS = {each.__name__: each for each in (cancelled, purged, dropped, dropped_beside_others)}
+ORDERS = {order.__name__: order for order in (cancelled, purged, dropped, dropped_beside_others)}
 WHY = {"cancelled": "was cancelled", "purged": "was removed"}
 
 
@@ -193,7 +193,7 @@ def test_what_breaks_off_is_not_begun_or_can_be_gone_on_with(
     begun = [
         changes.database[name] for name in changes.database.list_collection_names() if "removed." in name
     ]
-    children |= {each["_id"]: each for aside in begun for each in aside.find()}
+    children |= {document["_id"]: document for aside in begun for document in aside.find()}
     assert stored(store, "a")["state"] == "dead" or len(children) == 3
     # When another broker goes on, or somebody repeats the order
     changes.resume_drops(LATER)
@@ -266,7 +266,7 @@ def test_a_removal_of_very_many_children_goes_on_where_it_was_left_and_a_round_d
         waiting(store, pages, f"p{number}", count=10)
 
     def dead() -> int:
-        return sum(each["state"] == "dead" for each in everything(store).values())
+        return sum(row["state"] == "dead" for row in everything(store).values())
 
     # When: whoever has ordered it goes on no further than this
     order = changes.dropping("pages", LATER, size=10)
@@ -316,7 +316,7 @@ def test_a_removal_of_a_queue_without_children_reads_none_of_its_jobs(
     with monkeypatch.context() as patch:
         patch.setattr(Collection, "find", reads)
         assert changes.drop("mail", LATER) == 3
-    assert [each for each in read if "mail" in each] == []
+    assert [name for name in read if "mail" in name] == []
 
 
 def test_an_empty_collection_that_a_killed_broker_has_left_over_is_removed_a_minute_later(
@@ -334,7 +334,7 @@ def test_an_empty_collection_that_a_killed_broker_has_left_over_is_removed_a_min
     documents["deleted.no-name-of-ours"].insert_one({})
 
     def left_over() -> list[str]:
-        return sorted(each for each in documents.list_collection_names() if each.startswith("deleted."))
+        return sorted(name for name in documents.list_collection_names() if name.startswith("deleted."))
 
     assert len(left_over()) == 3
     # When, Then
@@ -346,7 +346,7 @@ def test_an_empty_collection_that_a_killed_broker_has_left_over_is_removed_a_min
 
 
 def put_aside(changes: ChangesAtOnce) -> list[str]:
-    return [each for each in changes.database.list_collection_names() if each.startswith("removed.")]
+    return [name for name in changes.database.list_collection_names() if name.startswith("removed.")]
 
 
 def breaking(statement: Callable[..., Any], *, after: bool) -> Callable[..., Any]:
@@ -424,7 +424,7 @@ def test_a_popped_child_that_could_not_be_sent_is_counted_once(store: QueueStore
     popped = [Completed(job, b"", "worker", LATER) for job in jobs]
     for hold in (3, 4):
         end_children(pages, popped, LATER, lambda _name: store)
-        pages.undo_pop([each.job for each in popped])
+        pages.undo_pop([delivery.job for delivery in popped])
         again = pages.reserve(2, LATER, "worker", hold).jobs
         popped = [Completed(job, b"", "worker", LATER) for job in again if job.id == jobs[0].id]
     assert stored(store, "a")["children"]["left"] == 1
@@ -442,7 +442,7 @@ def test_whoever_waits_for_the_parent_hears_of_it(jobs: OwnQueue, order: str) ->
     reply = jobs.producer.submit(queue, b"book", id=f"{queue}-book")
     with Worker(queue, lambda _job: FanOut(Forward(pages), Forward(pages)), endpoint=jobs.endpoint):
         wait_until(lambda: jobs.client.queues.get(queue).waiting == 1, SECONDS)
-    assert [each.id for each in jobs.client.jobs.list(queue, "waiting")] == [f"{queue}-book"]
+    assert [job.id for job in jobs.client.jobs.list(queue, "waiting")] == [f"{queue}-book"]
     # When
     match order:
         case "cancel":

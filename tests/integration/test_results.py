@@ -136,7 +136,7 @@ def test_a_result_of_an_unknown_queue_is_refused_and_makes_none(endpoint: str, q
     with Client(endpoint=endpoint) as client:
         with pytest.raises(NotFoundError, match=f"no queue '{queue}'"):
             client.jobs.result(queue, "any")
-        assert queue not in {each.name for each in client.queues.list()}
+        assert queue not in {listed.name for listed in client.queues.list()}
 
 
 def test_an_unknown_id_is_not_found_at_once_however_long_one_would_wait(endpoint: str, queue: str) -> None:
@@ -155,7 +155,7 @@ def test_a_question_times_out_when_its_time_is_over_and_the_later_ones_wait_on(
     for number, seconds in ((901, 1000), (902, 1.5), (903, 0.1)):
         library.plain.send_multipart(wire.encode(wire.RESULT, number, queue, "mine", seconds))
     answers = [library.next(lambda message: message.number > 900) for _ in range(2)]
-    assert [(each.number, each.fields[0]) for each in answers] == [(903, "TIMEOUT"), (902, "TIMEOUT")]
+    assert [(answer.number, answer.fields[0]) for answer in answers] == [(903, "TIMEOUT"), (902, "TIMEOUT")]
     with working(endpoint, {queue: double}):
         assert library.answer(901).fields == [b"xx"]
 

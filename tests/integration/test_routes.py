@@ -44,7 +44,7 @@ def broker(mongo_uri: str, database: str) -> Iterator[BrokerProcess]:
 def publish(broker: BrokerProcess, *topics: str) -> list[int]:
     with Publisher(endpoint=broker.doors["smq"]) as publisher:
         receipts = [publisher.publish("orders", topic, topic.encode()) for topic in topics]
-        return [each.wait(TIMEOUT) for each in receipts]
+        return [receipt.wait(TIMEOUT) for receipt in receipts]
 
 
 def test_each_message_with_one_of_the_topics_becomes_a_job(broker: BrokerProcess, client: Client) -> None:
@@ -80,8 +80,8 @@ def test_a_route_waits_for_a_stream_that_is_not_there_yet(mongo_uri: str) -> Non
             with client.jobs.reserve("archive", 1, TIMEOUT) as claim:
                 assert [job.id for job in claim] == ["orders-1"]
                 claim.commit()
-            for each in (client, there):
-                counted = each.counters()["counters"]
+            for caller in (client, there):
+                counted = caller.counters()["counters"]
                 assert not counted.get("store_unavailable")
                 assert not counted.get("bad_stream")
         finally:
@@ -143,7 +143,7 @@ def wait_for_more(jobs: Collection[dict[str, Any]], count: int) -> None:
 
 
 def behind(client: Client, subscription: str) -> int:
-    found = {each.name: each.behind for each in client.subscriptions.list("orders")}
+    found = {found_one.name: found_one.behind for found_one in client.subscriptions.list("orders")}
     return int(found.get(subscription, -1))  # -1: the route has not begun yet
 
 
@@ -185,5 +185,5 @@ def test_brokers_are_killed_while_they_route_and_each_message_is_one_job_in_its_
         # Then all are there, each once, in the order of the stream
         wait_until(lambda: jobs.count_documents({}) == published[-1], 2 * TIMEOUT)
         order = jobs.find({}, {"_id": 1}).sort([("priority", -1), ("eligible_at", 1), ("seq", 1)])
-        assert [each["_id"] for each in order] == [f"orders-{n}" for n in range(1, published[-1] + 1)]
+        assert [document["_id"] for document in order] == [f"orders-{n}" for n in range(1, published[-1] + 1)]
         mongo.drop_database(name)

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.one_in(4)
 
 PAGE = (ROOT / "docs" / "runbook.md").read_text()
 #: The text of each section by its heading.
-SECTIONS = dict(each.split("\n\n", 1) for each in PAGE.split("\n## ")[1:])
+SECTIONS = dict(section.split("\n\n", 1) for section in PAGE.split("\n## ")[1:])
 RULES = re.findall(r"- alert: (\w+)\n.*?for: (\w+)\n\s+labels:\n\s+severity: (\w+)", ALERTS, re.DOTALL)
 NAMES = [name for name, _, _ in RULES]
 #: Programs of the host and of MongoDB.

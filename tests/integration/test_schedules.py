@@ -113,10 +113,10 @@ def test_of_any_number_of_brokers_one_pushes(mongo_uri: str, node: Node, mail: Q
 
     # When
     brokers = [Thread(target=push) for _ in range(4)]
-    for each in brokers:
-        each.start()
-    for each in brokers:
-        each.join(SECONDS)
+    for broker in brokers:
+        broker.start()
+    for broker in brokers:
+        broker.join(SECONDS)
     # Then
     assert sorted(jobs is None for jobs in told) == [False, True, True, True]
     assert len(runs(mail)) == 1
@@ -374,8 +374,8 @@ def test_the_configuration_makes_them_and_a_restart_moves_none(node: Node, tmp_p
 @pytest.fixture
 def admin(jobs: OwnQueue) -> Iterator[Client]:
     yield jobs.client
-    for each in jobs.client.schedules():
-        jobs.client.schedules.delete(each["name"])
+    for schedule in jobs.client.schedules():
+        jobs.client.schedules.delete(schedule["name"])
 
 
 def test_a_worker_gets_a_run_whose_id_tells_when_it_was_due(jobs: OwnQueue, admin: Client) -> None:
@@ -441,8 +441,8 @@ def test_of_two_brokers_one_is_killed_again_and_again_and_no_run_is_missing_or_d
         client.schedules.delete("tick")
         # Then
         times = sorted(
-            datetime.fromisoformat(each["_id"].partition("@")[2]).timestamp()
-            for each in mongo[database]["queue.ticks"].find()
+            datetime.fromisoformat(document["_id"].partition("@")[2]).timestamp()
+            for document in mongo[database]["queue.ticks"].find()
         )
         assert {round(later - sooner, 3) for sooner, later in pairwise(times)} == {1.0}
         assert len(times) > 8

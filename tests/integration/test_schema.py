@@ -197,11 +197,11 @@ class Upgrading:
 
     def __init__(self, *documents: Database[dict[str, Any]]) -> None:
         self.documents = documents
-        for each in self.documents:
-            keep(each, BEFORE)
-        self.schema = Schema([SchemaStore(each) for each in self.documents])
+        for store in self.documents:
+            keep(store, BEFORE)
+        self.schema = Schema([SchemaStore(store) for store in self.documents])
         self.schema.open()
-        leases = [LeaseStore(each) for each in self.documents]
+        leases = [LeaseStore(store) for store in self.documents]
         self.owners = a_broker(leases[0], elsewhere={"b": leases[1]}, admit=self.schema.follow)
 
     def old_broker(self, database: int = 0) -> None:
@@ -217,7 +217,7 @@ class Upgrading:
 
     @property
     def numbers(self) -> list[dict[str, Any] | None]:
-        return [kept(each) for each in self.documents]
+        return [kept(store) for store in self.documents]
 
 
 @pytest.fixture
@@ -275,8 +275,8 @@ def test_an_upgrade_that_died_half_way_has_nothing_new_written_and_is_repeated(u
 
 def test_an_upgrade_that_another_one_takes_back_at_that_moment_says_so(upgrading: Upgrading) -> None:
     def take_back() -> None:
-        for each in upgrading.documents:
-            SchemaStore(each).reopen(SCHEMA)
+        for store in upgrading.documents:
+            SchemaStore(store).reopen(SCHEMA)
 
     with pytest.raises(UnavailableError, match="taken back"):
         upgrading.upgrade(take_back)
@@ -287,7 +287,7 @@ def test_an_old_broker_that_wakes_up_behind_an_upgrade_is_named_once_in_the_log(
     upgrading: Upgrading, caplog: pytest.LogCaptureFixture
 ) -> None:
     def named() -> int:
-        return sum("host:7" in each for each in caplog.messages)
+        return sum("host:7" in message for message in caplog.messages)
 
     upgrading.old_broker()
     upgrading.schema.look_for_old(upgrading.owners.living())

@@ -44,9 +44,9 @@ def postgresql(folder: Path) -> Iterator[Callable[[], Any]]:
     user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
     if user:
         shutil.chown(folder, "postgres")
-        for each in (folder, *list(folder.parents)[:-1]):
+        for parent in (folder, *list(folder.parents)[:-1]):
             with suppress(PermissionError):
-                each.chmod(each.stat().st_mode | 0o011)
+                parent.chmod(parent.stat().st_mode | 0o011)
     run = partial(subprocess.run, check=True, capture_output=True, cwd=folder)
     run([*user, str(programs / "initdb"), "-D", str(data), "-U", "shop", "-A", "trust"])
     command = [*user, str(programs / "postgres"), "-D", str(data), "-p", str(port), "-k", str(folder)]

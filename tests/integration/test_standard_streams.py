@@ -41,7 +41,7 @@ COMMANDS = """
 
 
 def words_of(commands: str) -> list[str]:
-    return [each.strip() for each in commands.split(";") if each.strip()]
+    return [command.strip() for command in commands.split(";") if command.strip()]
 
 
 @pytest.fixture(scope="module")

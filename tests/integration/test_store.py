@@ -46,10 +46,10 @@ def test_expired_jobs_are_dead_letters_where_the_queue_says_so(
     assert sorted(first + second) == sorted(ids(over))
     assert (len(first), len(second), third) == (2, 1, [])
     found = store.find([*ids(over), "later", "held"])
-    assert [found.pop(each) for each in ids(over)] == [
+    assert [found.pop(job_id) for job_id in ids(over)] == [
         Found(State.DEAD, "", b"", "expired", expired=True)
     ] * 3
-    assert {each: left.state for each, left in found.items()} == {
+    assert {job_id: left.state for job_id, left in found.items()} == {
         "later": State.READY, "held": State.RESERVED,
     }  # fmt: skip
 
@@ -124,7 +124,7 @@ def test_nothing_done_under_a_lost_owner_changes_the_job_of_the_new_one(store: Q
     problems = [store.commit([late]), store.complete([finished(late, b"late")], NOW)]
     moved = [store.roll_back([rolled_back(late)], NOW), release(store, ["a"]), *store.reclaim(ME, 1, NOW)]
     # Then
-    assert [type(each["a"]) for each in problems] == [LeaseLostError, LeaseLostError]
+    assert [type(problem["a"]) for problem in problems] == [LeaseLostError, LeaseLostError]
     assert moved == [0, 0, 0, 0]
     assert everything(store) == before
     assert store.commit([current]) == {}

@@ -50,7 +50,7 @@ def test_a_repeated_commit_leaves_the_job_that_was_pushed_anew_under_the_id(stor
     # When
     problems = store.commit([done])
     # Then
-    assert {each: type(problem) for each, problem in problems.items()} == {"a": UncertainError}
+    assert {job_id: type(problem) for job_id, problem in problems.items()} == {"a": UncertainError}
     assert store.commit([anew]) == {}
     assert everything(store) == {}
 
@@ -88,8 +88,8 @@ def test_what_a_claim_without_an_answer_has_reserved_is_found_under_its_number(s
     # When
     found = store.claimed(ME, 7)
     # Then
-    assert [(each.id, each.owner, each.reservation.number, each.attempts) for each in found] == [
-        (each.id, ME, 7, 1) for each in claim.jobs
+    assert [(job.id, job.owner, job.reservation.number, job.attempts) for job in found] == [
+        (job.id, ME, 7, 1) for job in claim.jobs
     ]
     assert store.claimed(ME, 8) == []
 
@@ -131,7 +131,7 @@ def test_a_kept_job_stays_whole_with_who_did_it_when_and_with_what_result(store:
     problems = store.complete([Completed(job, b"result", "worker", NOW + 1)], NOW + 2)
     # Then
     assert problems == {}
-    expected = {name: each for name, each in before.items() if name not in ("owner", "reserved_at")}
+    expected = {name: value for name, value in before.items() if name not in ("owner", "reserved_at")}
     assert stored(store, "a") == expected | {
         "state": "done", "done_by": ME, "worker": "worker", "result": b"result",
         "started_at": at(NOW + 1), "ended_at": at(NOW + 2), "remove_at": at(NOW + 302),
@@ -188,9 +188,11 @@ def test_of_many_finished_jobs_each_keeps_its_own_result_and_story(store: QueueS
     store.complete([Completed(job, *story[at], NOW) for at, job in enumerate(jobs)], NOW)
     # Then
     found = everything(store)
-    assert [(found[each]["result"], found[each]["worker"]) for each in ids(jobs)] == story
-    assert [found[each]["remove_at"] for each in ids(jobs)] == [at(NOW + kept) for kept in (9, 9, 9, 9, 5, 9)]
-    assert ["payload" in found[each] for each in ids(jobs)] == [True] * 5 + [False]
+    assert [(found[job_id]["result"], found[job_id]["worker"]) for job_id in ids(jobs)] == story
+    assert [found[job_id]["remove_at"] for job_id in ids(jobs)] == [
+        at(NOW + kept) for kept in (9, 9, 9, 9, 5, 9)
+    ]
+    assert ["payload" in found[job_id] for job_id in ids(jobs)] == [True] * 5 + [False]
 
 
 def test_a_job_that_grows_too_long_takes_none_of_those_like_it_with_it(store: QueueStore) -> None:
@@ -198,10 +200,10 @@ def test_a_job_that_grows_too_long_takes_none_of_those_like_it_with_it(store: Qu
     long = a_job(payload=bytes(12 * 2**20), keep_done=9.0, owner=ME)
     jobs = pushed(store, a_job(keep_done=9.0, owner=ME), long, a_job(keep_done=9.0, owner=ME))
     # When
-    problems = store.complete([finished(each, bytes(5 * 2**20)) for each in jobs], NOW)
+    problems = store.complete([finished(job, bytes(5 * 2**20)) for job in jobs], NOW)
     # Then
-    assert {each: type(why) for each, why in problems.items()} == {long.id: TooLargeError}
-    assert [each["state"] for each in everything(store).values()] == ["done", "reserved", "done"]
+    assert {problem: type(why) for problem, why in problems.items()} == {long.id: TooLargeError}
+    assert [row["state"] for row in everything(store).values()] == ["done", "reserved", "done"]
 
 
 def test_finishing_twice_is_harmless(store: QueueStore) -> None:

@@ -51,7 +51,7 @@ def test_a_push_repeated_by_id_stores_nothing_anew_and_says_which_were_there(sto
     answer = store.push([a_job("a", b"second"), a_job("b", b"second"), a_job("c", b"second")], NOW)
     # Then
     assert answer == Pushed(existing=[0, 2])
-    assert {job_id: each["payload"] for job_id, each in everything(store).items()} == {
+    assert {job_id: row["payload"] for job_id, row in everything(store).items()} == {
         "a": b"first", "b": b"second", "c": b"first",
     }  # fmt: skip
 
@@ -166,7 +166,7 @@ def test_a_claim_leaves_a_job_that_was_pushed_anew_under_an_id_since_it_was_read
     mine = claim(store)
     # Then
     assert mine.jobs == []
-    assert [each.payload for each in claim(store).jobs] == [b"new"]
+    assert [job.payload for job in claim(store).jobs] == [b"new"]
 
 
 def test_a_new_job_does_not_die_of_what_a_former_one_of_its_id_has_used_up(

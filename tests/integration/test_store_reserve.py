@@ -108,22 +108,22 @@ def test_a_broker_that_was_too_late_claims_its_part_and_a_few_of_the_others(
     # When
     first, second = (claim(store, 8, brokers=2, place=place) for place in (0, 1))
     # Then
-    parts = {each.seq % 2 for each in first.jobs}, {each.seq % 2 for each in second.jobs}
+    parts = {job.seq % 2 for job in first.jobs}, {job.seq % 2 for job in second.jobs}
     assert parts in (({0}, {1}), ({1}, {0}))
     assert (first.more, second.more) == (True, True)
     # When its part comes to its end, with 23 jobs left of both
     rest = claim(store, 20, brokers=2, place=0)
     others = claim(store, 20, brokers=2, place=0)
     # Then it has all of that, and after it a few of the others
-    mine = [each for each in left if each.seq % 2 == first.jobs[0].seq % 2]
+    mine = [job for job in left if job.seq % 2 == first.jobs[0].seq % 2]
     assert set(ids(rest.jobs)) == set(ids(mine)) - set(ids(first.jobs))
     assert rest.more
-    assert {each.seq % 2 for each in others.jobs} == {each.seq % 2 for each in second.jobs}
+    assert {job.seq % 2 for job in others.jobs} == {job.seq % 2 for job in second.jobs}
     assert len(others.jobs) == 10
     together = [first, second, rest, others]
     while (more := claim(store, 20, brokers=2, place=0)).jobs:
         together.append(more)
-    assert sorted(each.id for claimed in together for each in claimed.jobs) == sorted(ids(left))
+    assert sorted(job.id for claimed in together for job in claimed.jobs) == sorted(ids(left))
 
 
 def test_parts_go_round_and_are_over_when_nobody_claims_the_others(
@@ -133,7 +133,7 @@ def test_parts_go_round_and_are_over_when_nobody_claims_the_others(
     be_too_late(store, monkeypatch)
     first = claim(store, 4, brokers=2, place=0)
     later = claim(store, 4, NOW + ROUND, brokers=2, place=0)
-    assert {each.seq % 2 for each in first.jobs} != {each.seq % 2 for each in later.jobs}
+    assert {job.seq % 2 for job in first.jobs} != {job.seq % 2 for job in later.jobs}
     # When all of one part are claimed, and many of the other are left
     claim(store, MANY, NOW + ROUND, brokers=2, place=0)
     # Then claims of few jobs take some of those
@@ -141,7 +141,7 @@ def test_parts_go_round_and_are_over_when_nobody_claims_the_others(
     assert few == [4, 4, 4]
     # But after one that would take many the first of all are claimed
     claim(store, MANY, NOW + ROUND, brokers=2, place=0)
-    left = [each for each in jobs if store.jobs.find_one({"_id": each.id, "state": State.READY})]
+    left = [job for job in jobs if store.jobs.find_one({"_id": job.id, "state": State.READY})]
     assert ids(claim(store, 8, NOW + ROUND, brokers=2, place=0).jobs) == ids(left[:8])
 
 
@@ -163,7 +163,7 @@ def test_of_jobs_that_another_broker_took_meanwhile_none_is_claimed(
     # Then
     assert ids(mine.jobs) == ["c"]
     assert store.reservations(OTHER) == {("a", 0), ("b", 0)}
-    assert [stored(store, each)["attempts"] for each in "abc"] == [1, 1, 1]
+    assert [stored(store, job_id)["attempts"] for job_id in "abc"] == [1, 1, 1]
 
 
 def test_a_job_given_back_with_a_delay_between_read_and_update_is_not_claimed_early(

@@ -54,8 +54,8 @@ def test_a_history_keeps_the_last_ten_failures_and_cuts_long_reasons(store: Queu
         store.roll_back([rolled_back(job, f"{number} " + "x" * 5000)], NOW)
     # Then
     errors = stored(store, "a")["errors"]
-    assert [each["attempt"] for each in errors] == list(range(4, ERRORS_KEPT + 4))
-    assert max(len(each["reason"]) for each in errors) == 1000
+    assert [error["attempt"] for error in errors] == list(range(4, ERRORS_KEPT + 4))
+    assert max(len(error["reason"]) for error in errors) == 1000
     [again] = claim(store).jobs
     assert not hasattr(again, "errors")
 

@@ -83,9 +83,9 @@ class Ends:
 def ends(brokers: list[BrokerUnderTest]) -> Iterator[Callable[[int, int], Ends]]:
     """Makes sockets for a device, by its number, at a broker."""
     yield lambda broker, device: Ends(brokers[broker], device)
-    for each in brokers:
-        each.close_sockets()
-        assert "Traceback" not in each.process.log_text()
+    for node in brokers:
+        node.close_sockets()
+        assert "Traceback" not in node.process.log_text()
 
 
 def connected(pub: zmq.Socket[bytes], sub: zmq.Socket[bytes], *more: bytes) -> None:
@@ -142,7 +142,11 @@ class TestPubAndSub:
         with Reader("prices", topics=["kept"], follow=True, endpoint=brokers[1].doors["smq"]) as reader:
             found = [reader.read(TIMEOUT) for _ in range(2)]
 
-        assert [(each.topic, each.payload, each.frames) for each in found if isinstance(each, Message)] == [
+        assert [
+            (message.topic, message.payload, message.frames)
+            for message in found
+            if isinstance(message, Message)
+        ] == [
             ("kept", b"1", (b"1", b"2")),
             ("kept alone", b"", ()),
         ]
@@ -166,8 +170,8 @@ class TestPubAndSub:
 
         got = [receive(sub, TIMEOUT) for _ in range(50)]
 
-        numbers = [int(each[-1].split()[0]) for each in got]
-        assert [each[:-1] for each in got] == [[b"eur", b"%d" % number] for number in range(50)]
+        numbers = [int(frames[-1].split()[0]) for frames in got]
+        assert [frames[:-1] for frames in got] == [[b"eur", b"%d" % number] for number in range(50)]
         assert numbers == list(range(numbers[0], numbers[0] + 50))
 
     def test_a_new_subscriber_gets_the_latest_of_each_topic(self, ends: Callable[[int, int], Ends]) -> None:
@@ -186,7 +190,7 @@ class TestPubAndSub:
         late = ends.sub(b"t")
         got = [receive(late, TIMEOUT) for _ in range(3)]
         late.close()
-        return {each[0]: each[1] for each in got} == newest
+        return {frames[0]: frames[1] for frames in got} == newest
 
 
 class TestReplay:
@@ -209,13 +213,13 @@ class TestReplay:
 
         assert max(counts) <= 15
         got = got[:20]  # other tests publish such, too
-        assert [each[2] for each in got] == [b"%d" % number for number in range(20)]
-        assert [int(each[0].split()[0]) for each in got] == list(range(self.first, self.first + 20))
+        assert [frames[2] for frames in got] == [b"%d" % number for number in range(20)]
+        assert [int(frames[0].split()[0]) for frames in got] == list(range(self.first, self.first + 20))
 
     def test_an_empty_name_is_the_devices_stream_and_a_pattern_chooses(self, filled: Ends) -> None:
         _told, messages = filled.ask(b"", after=self.first - 1, topics=["*.b"])
 
-        assert {each[1] for each in messages} == {b"replay.b"}
+        assert {message[1] for message in messages} == {b"replay.b"}
 
     def test_after_the_end_there_is_nothing(self, filled: Ends) -> None:
         told, messages = filled.ask(b"prices", after=10**9)
@@ -311,11 +315,11 @@ class TestLosses:
                 quick.recv_multipart()
             with Client(endpoint=brokers[0].doors["smq"]) as client:
                 (told,) = [
-                    each
-                    for each in client.stats().forwarders
-                    if each.frontend == tuple(relay.device["frontend"])
+                    forwarder
+                    for forwarder in client.stats().forwarders
+                    if forwarder.frontend == tuple(relay.device["frontend"])
                 ]
-            return sorted(each.lost for each in told.subscribers)
+            return sorted(subscriber.lost for subscriber in told.subscribers)
 
         wait_until(lambda: lost()[-1] > 0)
         assert brokers[0].counter("messages_lost") > 0

@@ -42,7 +42,7 @@ def fill(log: StreamStore, counts: Sequence[int]) -> None:
 
 
 def firsts(found: Sequence[Segment]) -> list[int]:
-    return [each.first for each in found]
+    return [segment.first for segment in found]
 
 
 class TestAppend:
@@ -64,7 +64,7 @@ class TestAppend:
             assert ours.append(segment(1), lambda: heard.append("stored")) is Appended.STORED
             assert ours.append(segment(1, mark="b"), lambda: heard.append("stored")) is Appended.TAKEN
 
-        assert [each for each in heard if each in ("insert", "stored")] == ["stored", "insert", "insert"]
+        assert [step for step in heard if step in ("insert", "stored")] == ["stored", "insert", "insert"]
 
     def test_of_two_writers_with_one_tail_one_is_told_that_it_is_taken(self, log: StreamStore) -> None:
         outcomes = [log.append(segment(1, 2, "a")), log.append(segment(1, 3, "b"))]
@@ -84,7 +84,10 @@ class TestAppend:
 
         newer = log.newer(Tail(3))
 
-        assert [(each.first, each.next, each.ids) for each in newer] == [(3, 6, ()), (6, 7, ("x",))]
+        assert [(segment.first, segment.next, segment.ids) for segment in newer] == [
+            (3, 6, ()),
+            (6, 7, ("x",)),
+        ]
 
     def test_ids_are_found_with_their_numbers(self, log: StreamStore) -> None:
         log.append(segment(1, 3, ids=("x", "y"), places=(0, 2)))
@@ -165,7 +168,7 @@ class TestRead:
             segments.find(inside, sort=[("_id", -1)], limit=1).explain(),
         ]
 
-        assert sum(each["executionStats"]["totalKeysExamined"] for each in plans) == 2
+        assert sum(plan["executionStats"]["totalKeysExamined"] for plan in plans) == 2
 
 
 class TestRemoval:

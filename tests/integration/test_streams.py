@@ -88,7 +88,9 @@ class StreamsRig:
 
     def begin(self, *topics: str, id: str = "", **fields: Any) -> list[StoredNumbers | SluiceError]:  # noqa: A002
         answer: list[StoredNumbers | SluiceError] = []
-        messages = read_batch(b"".join(pack(each.encode(), each.encode()) for each in topics), answer.append)
+        messages = read_batch(
+            b"".join(pack(topic.encode(), topic.encode()) for topic in topics), answer.append
+        )
         messages.key = id
         for key, value in fields.items():
             setattr(messages, key, value)
@@ -103,10 +105,10 @@ class StreamsRig:
         found: list[tuple[int, str]] = []
         while True:
             reading = self.stream.read(Wanted(first, Topics(topics), most - len(found), 1 << 20))
-            for each in reading.chosen:
-                names = [message[0].decode() for message in unpack(each.packed)]
-                places = range(len(names)) if each.places is None else each.places
-                found += [(each.segment.first + at, name) for at, name in zip(places, names, strict=True)]
+            for part in reading.chosen:
+                names = [message[0].decode() for message in unpack(part.packed)]
+                places = range(len(names)) if part.places is None else part.places
+                found += [(part.segment.first + at, name) for at, name in zip(places, names, strict=True)]
             if not reading.more or len(found) == most:
                 return found
             first = reading.first
@@ -476,7 +478,7 @@ class TestExpectations:
         assert isinstance(rig.publish("y", expected=Expected(3, b"y")), ConflictError)
         answers = [rig.begin("y", expected=Expected(last, b"y")) for last in (4, 7, 7)]
         eventually(lambda: all(answers))
-        assert [type(each[0]) for each in answers] == [StoredNumbers, StoredNumbers, ConflictError]
+        assert [type(answer[0]) for answer in answers] == [StoredNumbers, StoredNumbers, ConflictError]
 
 
 class TestReading:
@@ -502,7 +504,7 @@ class TestReading:
         ],
     )
     def test_topics_are_chosen(self, filled: StreamsRig, wanted: list[str], numbers: list[int]) -> None:
-        found = filled.read(topics=tuple(each.encode() for each in wanted))
+        found = filled.read(topics=tuple(topic.encode() for topic in wanted))
 
         assert [number for number, _topic in found] == numbers
 
@@ -579,7 +581,7 @@ class TestReading:
         assert woken == [1]
         reading = two[0].stream.read_recent(Wanted(2, Topics(()), 10, 1000))
         assert reading is not None
-        assert [unpack(each.packed) for each in reading.chosen] == [[[b"b", b"b"]]]
+        assert [unpack(message.packed) for message in reading.chosen] == [[[b"b", b"b"]]]
 
     def test_a_segment_that_is_told_behind_a_hole_is_given_to_nobody(
         self, two: tuple[StreamsRig, StreamsRig]
@@ -725,8 +727,8 @@ class TestClocks:
             broker.publish(f"t{at}")
 
         segments, _first = two[0].stream.segments(1)
-        times = [each.at for each in segments]
-        assert [each.first for each in segments] == [1, 2, 3, 4]
+        times = [segment.at for segment in segments]
+        assert [segment.first for segment in segments] == [1, 2, 3, 4]
         assert times == sorted(times)
         assert two[1].read() == numbered("t0", "t1", "t2", "t3")
 
@@ -757,7 +759,7 @@ def test_a_segment_scanned_is_what_was_published(rig: StreamsRig) -> None:
 
     segments, _first = rig.stream.segments(1)
 
-    assert [scan(each.packed)[1] for each in segments] == [[b"a", b"b"]]
+    assert [scan(segment.packed)[1] for segment in segments] == [[b"a", b"b"]]
 
 
 def test_a_stream_that_a_forwarder_has_may_be_made_without_auto_create(
@@ -790,7 +792,7 @@ class Connected:
         self.answers[number] = self.broker.begin(f"{number}", **batch(number, again=again))
 
 
-@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(each, marks=full) for each in range(4, 100))])
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(number, marks=full) for number in range(4, 100))])
 def test_whatever_arrives_late_each_batch_is_stored_once_and_in_order(
     two: tuple[StreamsRig, StreamsRig], seed: int
 ) -> None:
@@ -807,20 +809,20 @@ def test_whatever_arrives_late_each_batch_is_stored_once_and_in_order(
             now.sent.append((number, False))
         elif step < 0.43:
             connections.append(Connected(rng.choice(two)))
-            connections[-1].sent.extend((each, True) for each in unconfirmed)
-        elif some := [each for each in connections if each.sent]:
+            connections[-1].sent.extend((receipt, True) for receipt in unconfirmed)
+        elif some := [connection for connection in connections if connection.sent]:
             (some[-1] if rng.random() < 0.8 else rng.choice(some)).deliver()
         if rng.random() < 0.6:
             gevent.sleep(rng.choice([0, 0.001, 0.01]))
-        for each in [each for each in unconfirmed if now.answers.get(each)]:
-            answer = now.answers[each][0]
+        for job_id in [receipt for receipt in unconfirmed if now.answers.get(receipt)]:
+            answer = now.answers[job_id][0]
             assert isinstance(answer, StoredNumbers), (answer, seed)
-            confirmed[each] = answer.there.get(0, answer.first)
-            unconfirmed.remove(each)
+            confirmed[job_id] = answer.there.get(0, answer.first)
+            unconfirmed.remove(job_id)
     for left in connections:
         while left.sent:
             left.deliver()
-    eventually(lambda: all(answer for each in connections for answer in each.answers.values()))
+    eventually(lambda: all(answer for connection in connections for answer in connection.answers.values()))
 
-    assert two[0].read() == [(each, f"{each}") for each in range(1, count + 1)]
-    assert confirmed == {each: each for each in range(1, count + 1)}
+    assert two[0].read() == [(place, f"{place}") for place in range(1, count + 1)]
+    assert confirmed == {place: place for place in range(1, count + 1)}

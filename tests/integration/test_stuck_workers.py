@@ -39,23 +39,23 @@ def test_a_handler_that_hangs_is_named_with_its_job_and_the_next_one_waits(
         stuck = producer.push("hangs", b"hangs", kind="slow", max_attempts=1).id
         with caplog.at_level(logging.ERROR, "sluicemq"), Worker("hangs", handle, endpoint=endpoint):
             # When its time is up, and the broker has disconnected it
-            rows = wait_until(lambda: [each for each in client.workers.list("hangs") if each.stuck])
-            assert [each.id for each in rows[0].stuck] == [stuck]
+            rows = wait_until(lambda: [worker for worker in client.workers.list("hangs") if worker.stuck])
+            assert [job.id for job in rows[0].stuck] == [stuck]
             # Then the broker's log, an incident and the worker's log name job, worker and what to do
             broker.wait_log(f"job {stuck} has run for")
             found = wait_until(lambda: incidents(broker, "stuck"))
             assert stuck in found[0]["figures"]["said"]
             assert rows[0].name in found[0]["figures"]["said"]
-            wait_until(lambda: any(stuck in each.getMessage() for each in caplog.records))
+            wait_until(lambda: any(stuck in record.getMessage() for record in caplog.records))
             # When the handler returns, the worker works again, and is not stuck
             go_on.set()
             assert producer.call("hangs", b"next", TIMEOUT, visibility_timeout=60) == b""
-            wait_until(lambda: not any(each.stuck for each in client.workers.list("hangs")))
+            wait_until(lambda: not any(worker.stuck for worker in client.workers.list("hangs")))
 
 
 def incidents(broker: BrokerProcess, kind: str) -> list[dict[str, Any]]:
     answer = Web(broker.http).get("/api/v1/incidents?queue=hangs").json
-    return [each for each in answer["incidents"] if each["kind"] == kind]
+    return [row for row in answer["incidents"] if row["kind"] == kind]
 
 
 def one(client: Client, queue: str) -> WorkerRow:

@@ -171,5 +171,5 @@ class TestSeek:
         store.seek(STREAM, NAME, 50)
         store.seek("other", NAME, 1)
         assert store.delete(STREAM, NAME)
-        assert [each.stream for each in store.of()] == ["other"]
+        assert [subscription.stream for subscription in store.of()] == ["other"]
         assert store.of(STREAM) == []

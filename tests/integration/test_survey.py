@@ -27,7 +27,7 @@ def fill(documents: Database[dict[str, Any]], queue: str, *jobs: dict[str, Any])
     collection = documents[f"queue.{queue}"]
     collection.create_indexes(INDEXES)
     if jobs:
-        collection.insert_many([{"priority": 0, "eligible_at": NOW, "seq": 1, **each} for each in jobs])
+        collection.insert_many([{"priority": 0, "eligible_at": NOW, "seq": 1, **job} for job in jobs])
 
 
 def test_a_survey_shows_owners_and_the_first_expiry_of_each_queue(

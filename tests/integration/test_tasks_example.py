@@ -50,4 +50,4 @@ def test_an_order_of_what_is_not_sold_is_a_dead_letter(environment: dict[str, st
 
 def test_the_worker_has_declared_the_report_of_each_night(environment: dict[str, str]) -> None:
     with Client(endpoint=environment["SLUICEMQ_ENDPOINT"]) as client:
-        wait_until(lambda: [each.name for each in client.schedules.list()] == ["example-shop.report"])
+        wait_until(lambda: [schedule.name for schedule in client.schedules.list()] == ["example-shop.report"])

@@ -62,7 +62,7 @@ def shop(endpoint: str) -> Iterator[App]:
 
     @app.task(queue="sums")
     def total(numbers: list[Any]) -> int:
-        return sum(each for each in numbers if isinstance(each, int))
+        return sum(number for number in numbers if isinstance(number, int))
 
     with app, app.worker(concurrency=4):
         yield app
@@ -87,7 +87,7 @@ def test_a_task_is_pushed_and_called_by_coroutines(shop: App) -> None:
     async def several() -> list[Any]:
         shout: Any = shop.tasks["shout"]
         await shout.apush("x")
-        return await asyncio.gather(*(shout.acall(each) for each in "abc"))
+        return await asyncio.gather(*(shout.acall(text) for text in "abc"))
 
     assert asyncio.run(several()) == ["A", "B", "C"]
 
@@ -95,7 +95,7 @@ def test_a_task_is_pushed_and_called_by_coroutines(shop: App) -> None:
 def test_many_coroutines_push_at_once_and_a_refusal_is_raised(endpoint: str, client: Client) -> None:
     async def push_many() -> int:
         receipts = await asyncio.gather(*(task.apush() for _ in range(1000)))
-        return sum(each.done and each.error is None for each in receipts)
+        return sum(receipt.done and receipt.error is None for receipt in receipts)
 
     with App(endpoint=endpoint) as app:
         task: Any = app.task(queue="many", kind="many")(lambda: None)
@@ -225,7 +225,7 @@ def test_tasks_run_in_an_event_loop(endpoint: str, client: Client) -> None:
             await asyncio.to_thread(wait_until, has_schedule)
 
     def has_schedule() -> bool:
-        return "looped.meet" in [each.name for each in client.schedules.list()]
+        return "looped.meet" in [schedule.name for schedule in client.schedules.list()]
 
     with app:
         asyncio.run(work())
@@ -274,7 +274,9 @@ def scheduled(endpoint: str, *kinds: str, every: str = "1h", name: str = "shop")
 
 def test_schedules_are_at_the_broker_as_they_are_in_the_code(endpoint: str, client: Client) -> None:
     def names() -> list[str]:
-        return [each.name for each in client.schedules.list() if not each.name.startswith("looped")]
+        return [
+            schedule.name for schedule in client.schedules.list() if not schedule.name.startswith("looped")
+        ]
 
     # Given
     client.schedules.add("by-hand", "reports", b"x", every="1h")
@@ -312,7 +314,7 @@ def test_a_worker_declares_schedules_at_its_start_and_runs_them(endpoint: str, c
 
     # When
     with app.worker():
-        wait_until(lambda: "clock.day" in [each.name for each in client.schedules.list()])
+        wait_until(lambda: "clock.day" in [schedule.name for schedule in client.schedules.list()])
         client.schedules.run("clock.day")
         # Then
         assert ran.wait(TIMEOUT)

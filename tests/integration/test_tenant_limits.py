@@ -34,7 +34,7 @@ class TenantRig(FairRig):
     def rest(self) -> None:
         """Let claims of several replies come to their end, which have a moment of real time between them."""
         for _ in range(50):
-            if not any(each.queue.scheduler.ledger.under_way(self.time.now()) for each in self.brokers):
+            if not any(broker.queue.scheduler.ledger.under_way(self.time.now()) for broker in self.brokers):
                 break
             gevent.sleep(1e-9)
             come_to_rest()
@@ -53,12 +53,14 @@ class TenantRig(FairRig):
 
     def turns(self, *workers: FakeWorker) -> dict[str, int]:
         """How many jobs of each tenant these workers have."""
-        return dict(Counter(each.job.turn for worker in workers for each in worker.in_flight.values()))
+        return dict(
+            Counter(delivery.job.turn for worker in workers for delivery in worker.in_flight.values())
+        )
 
     def running(self) -> dict[str, int]:
         """The same in MongoDB, wherever they are."""
         jobs = self.documents["queue.mail"]
-        return dict(Counter(each.get("tenant", "") for each in jobs.find({"state": "reserved"})))
+        return dict(Counter(job.get("tenant", "") for job in jobs.find({"state": "reserved"})))
 
 
 @pytest.fixture

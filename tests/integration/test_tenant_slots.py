@@ -67,7 +67,7 @@ def turns(claimed: Claim) -> dict[str, int]:
 
 
 def taken(store: QueueStore, tenant: str) -> list[int]:
-    return sorted(each["slot"]["n"] for each in store.jobs.find({"slot.tenant": tenant}))
+    return sorted(job["slot"]["n"] for job in store.jobs.find({"slot.tenant": tenant}))
 
 
 # -------------------------------------------------------------------- who runs
@@ -387,7 +387,9 @@ def test_a_bucket_that_is_full_again_is_removed_some_time_after(documents: Datab
     bucket = documents["limits"].find_one({"_id": "mail/acme"}) or {}
     assert bucket["remove_at"] == date(NOW + 61.0)
     (removal,) = [
-        each for each in documents["limits"].index_information().values() if each["key"] == [("remove_at", 1)]
+        document
+        for document in documents["limits"].index_information().values()
+        if document["key"] == [("remove_at", 1)]
     ]
     assert removal["expireAfterSeconds"] == 0
 

@@ -72,7 +72,7 @@ def test_its_jobs_are_claimed_found_again_and_listed_by_its_index(store: QueueSt
     listing = Listing(store.jobs.database)
     first = listing.page("mail", "ready", 2, None, NOW)
     rest = listing.page("mail", "ready", 2, first.next, NOW)
-    assert [each["id"] for each in (*first.jobs, *rest.jobs)] == ["100", "200", "300"]
+    assert [job["id"] for job in (*first.jobs, *rest.jobs)] == ["100", "200", "300"]
     assert ids(store.reserve(2, NOW, "me", 7).jobs) == ["100", "200"]
     assert ids(store.claimed("me", 7)) == ["100", "200"]
     assert ids(store.reserve(1, NOW, "me", 8, one_first=True).jobs) == ["300"]

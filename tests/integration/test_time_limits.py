@@ -160,7 +160,7 @@ def test_a_job_at_a_plain_worker_has_failed_at_its_hard_limit(broker: BrokerUnde
         assert receive(worker) == [b"next"]
         worker.send(b"done")
         assert receive(asker) == [b"done"]
-        assert [each.id for each in client.jobs.list(doors.queue, "dead")] == [job_id]
+        assert [job.id for job in client.jobs.list(doors.queue, "dead")] == [job_id]
 
 
 @pytest.mark.parametrize("limit", ["soft", "hard"])

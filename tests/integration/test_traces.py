@@ -78,7 +78,7 @@ def test_a_pipeline_of_two_queues_is_one_trace(jobs: OwnQueue, spans: Traced) ->
     # Then
     assert len({span.context.trace_id for span in spans.all()}) == 1
     tree = {
-        span.name: next((each.name for each in spans.all() if id_of(each) == parent_of(span)), None)
+        span.name: next((parent.name for parent in spans.all() if id_of(parent) == parent_of(span)), None)
         for span in spans.all()
     }
     assert tree == {
@@ -156,7 +156,7 @@ def test_the_children_of_a_job_are_in_its_trace(jobs: OwnQueue, spans: Traced) -
     # Then
     assert len({span.context.trace_id for span in spans.all()}) == 1
     fan_out = spans.one(f"fanout {first}")
-    assert {parent_of(each) for each in spans.find(f"process {second}")} == {id_of(fan_out)}
+    assert {parent_of(span) for span in spans.find(f"process {second}")} == {id_of(fan_out)}
     assert set(got[b"a"]) == {"own", "traceparent"}
     assert set(got[b"b"]) == {"traceparent"}
 
@@ -194,9 +194,9 @@ def test_each_attempt_at_a_job_is_in_its_trace(jobs: OwnQueue, spans: Traced) ->
         spans.one(f"commit {jobs.queue}")
     # Then
     sent, tries = spans.one(f"send {jobs.queue}"), spans.find(f"process {jobs.queue}")
-    assert [parent_of(each) for each in tries] == [id_of(sent)] * 2
+    assert [parent_of(span) for span in tries] == [id_of(sent)] * 2
     assert [
-        attributes(each)["messaging.sluicemq.message.delivery_attempt"] for each in tries
+        attributes(span)["messaging.sluicemq.message.delivery_attempt"] for span in tries
     ] == [1, 2]  # fmt: skip
     assert len(spans.find(f"wait {jobs.queue}")) == 1, "since when it waits again nobody says"
 
@@ -211,14 +211,14 @@ def test_jobs_that_are_pushed_at_once_share_a_span(jobs: OwnQueue, spans: Traced
         wait_until(lambda: len(spans.find(f"commit {jobs.queue}")) == 3)
     sent = spans.one(f"send {jobs.queue}")
     assert attributes(sent)["messaging.batch.message_count"] == 3
-    assert {parent_of(each) for each in spans.find(f"process {jobs.queue}")} == {id_of(sent)}
+    assert {parent_of(span) for span in spans.find(f"process {jobs.queue}")} == {id_of(sent)}
 
 
 def test_a_claim_and_its_verdicts_link_to_the_jobs(jobs: OwnQueue, spans: Traced) -> None:
     # Given
     for _ in range(3):
         jobs.push()
-    sent = {id_of(each) for each in spans.some(f"send {jobs.queue}", 3)}
+    sent = {id_of(span) for span in spans.some(f"send {jobs.queue}", 3)}
     # When
     with spans.tracer.start_as_current_span("round") as around, jobs.reserve(3) as claim:
         claim.jobs[0].reject("no")
@@ -233,7 +233,7 @@ def test_a_claim_and_its_verdicts_link_to_the_jobs(jobs: OwnQueue, spans: Traced
     assert attributes(rejected)["messaging.message.id"] == claim.jobs[0].id
     assert attributes(committed)["messaging.batch.message_count"] == 2
     assert {*linked(rejected), *linked(committed)} == sent
-    assert {attributes(each)["messaging.operation.type"] for each in (rejected, committed)} == {"settle"}
+    assert {attributes(span)["messaging.operation.type"] for span in (rejected, committed)} == {"settle"}
 
 
 def test_pops_link_to_what_they_got_and_nothing_is_settled(jobs: OwnQueue, spans: Traced) -> None:

@@ -102,11 +102,11 @@ def reserved(store: QueueStore, count: int, hold: int = 1, prefix: str = "p") ->
     return list(store.reserve(count, LATER, "worker", hold).jobs)
 
 
-def families(parents: list[Job], pages: QueueStore, each: int = 2) -> list[FanOutEntry]:
+def families(parents: list[Job], pages: QueueStore, count: int = 2) -> list[FanOutEntry]:
     """The fan-outs of these."""
     made = []
     for parent in parents:
-        children = [a_job(f"{parent.id}.{number}") for number in range(1, each + 1)]
+        children = [a_job(f"{parent.id}.{number}") for number in range(1, count + 1)]
         for child in children:
             child.set_parent(Parent("mail", parent.id, parent.seq, parent.under))
         made.append(
@@ -170,13 +170,13 @@ def test_many_forwards_are_as_many_statements_as_one(
 def test_many_parents_hear_of_their_dead_children_with_as_many_statements_as_one(
     mail: QueueStore, pages: QueueStore, statements: Statements
 ) -> None:
-    children = [each.job for each in children_of(mail, pages, MANY)]
+    children = [child.job for child in children_of(mail, pages, MANY)]
     pages.roll_back([RolledBack(job, "no ink", "worker", dead=True) for job in children], LATER)
-    parents = list({each.parent: "no ink" for each in dead_children(pages, NOW, 2 * MANY) if each.parent})
+    parents = list({child.parent: "no ink" for child in dead_children(pages, NOW, 2 * MANY) if child.parent})
     one = statements.of(lambda: fail_parents(mail, {parents[0]: "no ink"}, LATER))
     many = statements.of(lambda: fail_parents(mail, dict.fromkeys(parents[1:], "no ink"), LATER))
     assert one == many == ["update", "find"]
-    assert {each["state"] for each in everything(mail).values()} == {"dead"}
+    assert {row["state"] for row in everything(mail).values()} == {"dead"}
 
 
 def test_many_children_that_are_removed_take_as_many_statements_as_one(
@@ -189,7 +189,7 @@ def test_many_children_that_are_removed_take_as_many_statements_as_one(
             patch.setattr(Collection, name, counted(getattr(Collection, name), name, sent))
         changes.purge("pages", "ready", LATER)
     assert sent == ["bulk_write"]
-    assert {each["state"] for each in everything(mail).values()} == {"dead"}
+    assert {row["state"] for row in everything(mail).values()} == {"dead"}
 
 
 def counted(statement: Callable[..., Any], name: str, sent: list[str]) -> Callable[..., Any]:
@@ -286,7 +286,7 @@ def test_children_are_removed_in_smaller_parts_where_mongodb_ends_many(
         removed(changes)
     assert max(tried) == 30
     assert everything(pages) == {}
-    assert {each["state"] for each in everything(mail).values()} == {"dead"}
+    assert {row["state"] for row in everything(mail).values()} == {"dead"}
 
 
 def test_children_whose_parents_are_in_many_queues_end_in_transactions_of_few_statements(

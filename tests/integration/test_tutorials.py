@@ -21,7 +21,7 @@ TUTORIALS = [page.name for page in sorted(DOCS.glob("tutorial-*.md"))]
 HOW_TO = [
     page.name
     for page in sorted(DOCS.glob("*.md"))
-    if page.name not in TUTORIALS and any(each.kind == "terminal" for each in blocks(page.read_text()))
+    if page.name not in TUTORIALS and any(block.kind == "terminal" for block in blocks(page.read_text()))
 ]
 BROKER = """
 <!-- terminal: broker, runs on -->
@@ -42,7 +42,7 @@ def test_a_tutorial_is_typed_as_it_stands(name: str, tmp_path: Path) -> None:
 def test_a_how_to_page_is_typed_as_it_stands(name: str, tmp_path: Path) -> None:
     page = (DOCS / name).read_text()
     file, _, rest = page.partition("<!-- terminal: ")
-    options = "--config sluicemq.toml" if any(each.kind == "save" for each in blocks(page)) else ""
+    options = "--config sluicemq.toml" if any(block.kind == "save" for block in blocks(page)) else ""
     type_it(file + BROKER.replace("OPTIONS", options) + "<!-- terminal: " + rest, tmp_path)
 
 

@@ -41,7 +41,7 @@ def client(shared_broker: BrokerUnderTest) -> Client:
 
 
 def names(client: Client) -> set[str]:
-    return {each["name"] for each in client.queues()}
+    return {queue["name"] for queue in client.queues()}
 
 
 @pytest.mark.parametrize("look", LOOKS)
@@ -113,5 +113,5 @@ def test_a_worker_that_leaves_is_waited_with_no_more(
     with Worker(queue, lambda _job: None, endpoint=jobs.endpoint):
         wait_until(lambda: "The worker waits for it" in caplog.text, SECONDS)
     jobs.producer.push(queue, b"stays").wait(SECONDS)
-    assert [each["payload"] for each in jobs.client.peek(queue)] == [b"stays"]
+    assert [row["payload"] for row in jobs.client.peek(queue)] == [b"stays"]
     assert next(row for row in jobs.client.queues() if row["name"] == queue)["workers"] == 0

@@ -34,7 +34,7 @@ class Operator:
 
     @property
     def names(self) -> list[str]:
-        return [each["name"] for each in self("list")]
+        return [row["name"] for row in self("list")]
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def pair(
             stack.enter_context(BrokerProcess(mongo_uri, database, config={"broker": request.param}))
             for _ in "12"
         ]
-        one, other = (stack.enter_context(operating(each.doors["smq"])) for each in brokers)
+        one, other = (stack.enter_context(operating(broker.doors["smq"])) for broker in brokers)
         yield one, other
 
 
@@ -146,7 +146,7 @@ def test_principals_of_the_file_are_shown_and_changed_there_alone(mongo_uri: str
         BrokerProcess(mongo_uri, database, config={"security": {"principals": principals}}) as broker,
         operating(broker.doors["smq"]) as operator,
     ):
-        assert [(each["name"], each["from_configuration"]) for each in operator("list")] == [("mailer", True)]
+        assert [(row["name"], row["from_configuration"]) for row in operator("list")] == [("mailer", True)]
         for action in ("remove", "permit"):
             assert operator(action, name="mailer")[0] == "BAD_FRAMES"
         code, text = operator("add", name="thief", permissions="all", key=encode(bytes(32)))
@@ -157,8 +157,8 @@ def test_a_list_comes_in_pages(operator: Operator) -> None:
     for name in ("c", "a", "b"):
         operator("add", name=name, permissions="none")
 
-    assert [each["name"] for each in operator("list", limit=2)] == ["a", "b"]
-    assert [each["name"] for each in operator("list", after="b", limit=2)] == ["c"]
+    assert [row["name"] for row in operator("list", limit=2)] == ["a", "b"]
+    assert [row["name"] for row in operator("list", after="b", limit=2)] == ["c"]
 
 
 def test_principals_outlast_a_restart_and_changes_without_a_broker_are_followed(

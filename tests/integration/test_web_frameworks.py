@@ -173,4 +173,4 @@ def test_an_order_of_django_is_sent_once_it_is_committed(broker: BrokerProcess, 
         said = example.run("manage.py", "shell", "-c", SHELL)
         assert "3 cups" in said
         assert f"/#/queues/orders/jobs/{job.id}" in said
-        assert [each.id for each in client.jobs.list("orders")] == ["lost"]
+        assert [listed.id for listed in client.jobs.list("orders")] == ["lost"]

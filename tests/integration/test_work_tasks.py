@@ -113,7 +113,7 @@ class Work:
 
     def pids(self) -> list[int]:
         with suppress(psutil.NoSuchProcess):
-            return [each.pid for each in psutil.Process(self.process.pid).children()]
+            return [child.pid for child in psutil.Process(self.process.pid).children()]
         return []
 
     def stop(self) -> int:
@@ -144,8 +144,8 @@ def test_processes_run_tasks_and_say_how_they_are(tmp_path: Path, endpoint: str)
                 return found
             return None
 
-        wait_until(lambda: (found := healthy()) and sum(each["done"] for each in found["processes"]) == 1)
-        assert [each["pid"] for each in (healthy() or {})["processes"]] == work.pids()
+        wait_until(lambda: (found := healthy()) and sum(row["done"] for row in found["processes"]) == 1)
+        assert [row["pid"] for row in (healthy() or {})["processes"]] == work.pids()
         # And
         pids = work.pids()
         assert work.stop() == 0
@@ -190,7 +190,7 @@ def test_coroutines_wait_in_one_loop_and_are_waited_for_at_the_stop(tmp_path: Pa
 def test_a_process_ends_after_so_many_jobs(tmp_path: Path, endpoint: str, program: str) -> None:
     with Work(tmp_path, endpoint, "--max-jobs", "2", program=program) as work:
         pids = [work.call("pid") for _ in range(4)]
-        assert [pids.count(each) for each in sorted(set(pids), key=pids.index)] == [2, 2]
+        assert [pids.count(pid) for pid in sorted(set(pids), key=pids.index)] == [2, 2]
         assert "it has done 2 jobs" in work.log.read_text()
 
 

@@ -148,7 +148,7 @@ def start(programs: dict[str, list[str]], environment: dict[str, str]) -> Iterat
 
 def door(broker: BrokerProcess, queue: str, end: str) -> str:
     """The address of this end of the device with this queue."""
-    return str(next(each[end][0] for each in broker.devices if each["queue"] == queue))
+    return str(next(device[end][0] for device in broker.devices if device["queue"] == queue))
 
 
 def line(process: Any) -> str:
@@ -218,7 +218,9 @@ def test_a_pull_worker_that_is_idle_for_long_gets_what_comes_then(
 ) -> None:
     before = cut(broker)
     with Client(endpoint=broker.doors["smq"]) as client:  # the worker of the test before is gone
-        wait_until(lambda: not any(each["workers"] for each in client.queues() if each["name"] == "received"))
+        wait_until(
+            lambda: not any(queue["workers"] for queue in client.queues() if queue["name"] == "received")
+        )
     worker = start(language, "pull", door(broker, "received", "backend"))
     beating_peer.wait()
     assert start(language, "push", door(broker, "received", "frontend"), "one", "two").wait(60) == 0

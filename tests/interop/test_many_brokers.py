@@ -54,17 +54,17 @@ class Pair:
     def doors(self, queue: str, end: str) -> list[str]:
         """The addresses of one end of a device at both brokers."""
         found = [
-            each
+            device
             for broker in self.brokers
-            for each in broker.devices
-            if queue in (each.get("queue"), each.get("stream"))
+            for device in broker.devices
+            if queue in (device.get("queue"), device.get("stream"))
         ]
-        return [str(each[end][0]) for each in found]
+        return [str(device[end][0]) for device in found]
 
     def ready(self, queue: str, at: int = 0) -> int:
         """How many jobs of a queue are ready."""
         with Client(endpoint=self.brokers[at].doors["smq"]) as client:
-            return sum(each.ready for each in client.queues.list() if each.name == queue)
+            return sum(listed.ready for listed in client.queues.list() if listed.name == queue)
 
     def wait_workers(self, queue: str, count: int) -> None:
         """Wait until each broker has this many workers of the queue."""
@@ -74,13 +74,14 @@ class Pair:
 
 def _has_workers(broker: BrokerProcess, queue: str, count: int) -> bool:
     with Client(endpoint=broker.doors["smq"]) as client:
-        return any(each.name == queue and each.workers == count for each in client.queues.list())
+        return any(listed.name == queue and listed.workers == count for listed in client.queues.list())
 
 
 def _broker(mongo_uri: str, database: str) -> BrokerProcess:
     ends: dict[str, dict[str, Any]] = {"explicit": {"commit": tcp()}}
     devices = [
-        {**each, "frontend": tcp(), "backend": tcp(), **ends.get(each.get("ack", ""), {})} for each in DEVICES
+        {**device, "frontend": tcp(), "backend": tcp(), **ends.get(device.get("ack", ""), {})}
+        for device in DEVICES
     ]
     return BrokerProcess(mongo_uri, database, config={"devices": devices, "broker": {"lease": 5.0}})
 
@@ -232,7 +233,7 @@ def test_a_pull_worker_commits_each_job_at_the_broker_that_sent_it(pair: Pair, s
             assert pushed < 200
     # Then: each runs once, none of the commits is late
     wait_until(
-        lambda: sum(_counters(each)["committed"] for each in pair.brokers) == pushed, what="all commits"
+        lambda: sum(_counters(broker)["committed"] for broker in pair.brokers) == pushed, what="all commits"
     )
     assert [len(working.said(str(number))) for number in range(pushed)] == [1] * pushed
     assert [_counters(broker).get("late_verdicts", 0) for broker in pair.brokers] == [0, 0]
@@ -286,7 +287,7 @@ def test_a_subscriber_of_two_brokers_hears_a_stream_once_and_whole(pair: Pair, s
 
 def _has_subscribers(broker: BrokerProcess, count: int) -> bool:
     with Client(endpoint=broker.doors["smq"]) as client:
-        return sum(len(each.subscribers) for each in client.stats().forwarders) == count
+        return sum(len(forwarder.subscribers) for forwarder in client.stats().forwarders) == count
 
 
 def _counters(broker: BrokerProcess) -> dict[str, int]:

@@ -131,7 +131,7 @@ def test_what_a_push_program_sends_reaches_a_pull_program_though_the_two_never_m
 def nobody_pulls(broker: BrokerProcess) -> None:
     """Wait until the worker of the test before is gone, which would take jobs with it, at most once."""
     with Client(endpoint=broker.doors["smq"]) as client:
-        wait_until(lambda: not any(each.workers for each in client.queues.list() if each.name == "pulled"))
+        wait_until(lambda: not any(queue.workers for queue in client.queues.list() if queue.name == "pulled"))
 
 
 @pytest.mark.parametrize(("publisher", "subscriber"), [("C", "Node"), ("Node", "Python"), ("Python", "C")])
@@ -185,7 +185,7 @@ def test_the_smallest_clients_push_and_work_with_keys(
 
 
 def test_a_program_in_c_has_past_and_present_with_a_key(keyed: KeyedBroker, start: Start) -> None:
-    device = next(each for each in keyed.process.devices if each.get("stream") == "prices")
+    device = next(found for found in keyed.process.devices if found.get("stream") == "prices")
     with Publisher(**keyed.access(), endpoint=keyed.process.doors["smq"]) as publisher:
         publisher.publish("prices", "eur", b"old").wait(TIMEOUT)
         doors = device["backend"][0], device["replay"][0]
@@ -199,7 +199,7 @@ def test_a_program_in_c_has_past_and_present_with_a_key(keyed: KeyedBroker, star
 def test_a_program_in_c_has_past_and_present_of_a_stream_without_a_hole(
     broker: BrokerProcess, start: Start
 ) -> None:
-    device = next(each for each in broker.devices if each.get("stream") == "prices")
+    device = next(found for found in broker.devices if found.get("stream") == "prices")
     with Publisher(endpoint=broker.doors["smq"]) as publisher:
         for number in range(1, 1501):  # more than one answer has
             publisher.publish("prices", "eur", b"%d" % number)
@@ -211,5 +211,5 @@ def test_a_program_in_c_has_past_and_present_of_a_stream_without_a_hole(
             number += 1
             publisher.publish("prices", "usd", b"%d" % number).wait(TIMEOUT)
     assert program.stdout
-    lines = [each.split() for each in program.stdout]
+    lines = [line.split() for line in program.stdout]
     assert lines == [[str(at), "eur" if at <= 1500 else "usd", str(at)] for at in range(1, wanted + 1)]

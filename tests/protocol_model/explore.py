@@ -78,7 +78,7 @@ class _Exploration:
         number = self.numbers.get(moment)
         if number is None:
             number = len(self.numbers)
-            moment = tuple(self.parts.setdefault(each, each) for each in moment)
+            moment = tuple(self.parts.setdefault(part, part) for part in moment)
             self.numbers[moment] = number
             self.parents.append(parent)
             self.queue.append(moment)
@@ -91,13 +91,13 @@ class _Exploration:
             before[target].append(source)
         well = bytearray(len(self.parents))
         ways = list(self.good)
-        for each in ways:
-            well[each] = 1
+        for way in ways:
+            well[way] = 1
         while ways:
-            for each in before[ways.pop()]:
-                if not well[each]:
-                    well[each] = 1
-                    ways.append(each)
+            for state in before[ways.pop()]:
+                if not well[state]:
+                    well[state] = 1
+                    ways.append(state)
         at = well.find(0)
         return None if at < 0 else at
 
@@ -111,8 +111,8 @@ class _Exploration:
         words = []
         for former, following in zip(chain[:0:-1], chain[-2::-1], strict=True):
             after = by_number[following]
-            each = next(s for s in steps(by_number[former], self.rules, self.bounds) if s.after == after)
-            words.append(each.words)
+            step = next(s for s in steps(by_number[former], self.rules, self.bounds) if s.after == after)
+            words.append(step.words)
         return words
 
     def _found(self, complaint: str, trace: list[str]) -> Found:

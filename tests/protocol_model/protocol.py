@@ -60,7 +60,7 @@ def steps(moment: Moment, rules: Rules, bounds: Bounds) -> Iterator[Step]:
 
 def ended(moment: Moment) -> bool:
     """No job is left, and every push that can be answered is."""
-    return moment[0] == (None, None) and all(each[0] != PENDING for of in moment[4] for each in of)
+    return moment[0] == (None, None) and all(push[0] != PENDING for of in moment[4] for push in of)
 
 
 # --------------------------------------------------------------------- pushes
@@ -68,7 +68,7 @@ def ended(moment: Moment) -> bool:
 
 def _pushes(moment: Moment, rules: Rules, bounds: Bounds) -> Iterator[Step]:
     for job in JOBS:
-        made = sum(each[0] != UNMADE for each in moment[4][job])
+        made = sum(life[0] != UNMADE for life in moment[4][job])
         if made == bounds.pushes[job] or (job and not made and moment[4][0][0][0] == UNMADE):
             continue
         for b in BROKERS:
@@ -158,8 +158,12 @@ def _work(moment: Moment, b: int, rules: Rules) -> Iterator[Step]:
 
 def _claims(moment: Moment, b: int, rules: Rules) -> Iterator[Step]:
     up, sure, owner, _, entries, _ = moment[2][b]
-    found = [(job, each.life, each.attempts) for job, each in enumerate(moment[0]) if each and not each.owner]
-    if not (up and sure and found) or any(each.phase == "C" for each in entries):
+    found = [
+        (job, document.life, document.attempts)
+        for job, document in enumerate(moment[0])
+        if document and not document.owner
+    ]
+    if not (up and sure and found) or any(entry.phase == "C" for entry in entries):
         return
     world = World(moment)
     hold = world.fresh_hold(owner)
@@ -172,7 +176,7 @@ def _claims(moment: Moment, b: int, rules: Rules) -> Iterator[Step]:
 
 def _may_return(moment: Moment, b: int, phase: str) -> bool:
     """One statement of a kind at a time, as the batchers of a broker do."""
-    return moment[8][3] > 0 and all(each.phase != phase for each in moment[2][b][4])
+    return moment[8][3] > 0 and all(entry.phase != phase for entry in moment[2][b][4])
 
 
 def _verdict(moment: Moment, b: int, at: int, phase: str, words: str, rules: Rules) -> Step:
@@ -190,7 +194,7 @@ def _verdict(moment: Moment, b: int, at: int, phase: str, words: str, rules: Rul
 def _duties(moment: Moment, b: int, rules: Rules) -> Iterator[Step]:
     yield from _audit(moment, b, rules)
     for owner in moment[2][b][3]:
-        if not any(each.owner == owner and _known(each, rules) for each in moment[2][b][4]):
+        if not any(entry.owner == owner and _known(entry, rules) for entry in moment[2][b][4]):
             world = World(moment)
             world.brokers[b].retired.remove(owner)
             world.dead.add(owner)
@@ -198,7 +202,7 @@ def _duties(moment: Moment, b: int, rules: Rules) -> Iterator[Step]:
     if not moment[2][b][1]:
         yield _beat(moment, b, rules)
     yield from _declarations(moment, b, rules)
-    if any(each and each.owner in moment[1] for each in moment[0]):
+    if any(document and document.owner in moment[1] for document in moment[0]):
         yield _sweep(moment, b, rules)
 
 
@@ -210,20 +214,20 @@ def _audit(moment: Moment, b: int, rules: Rules) -> Iterator[Step]:
     world = World(moment)
     broker = world.brokers[b]
     held = {
-        (each.job, each.owner, each.hold) if rules.table else each.job
-        for each in broker.entries
-        if _known(each, rules)
+        (entry.job, entry.owner, entry.hold) if rules.table else entry.job
+        for entry in broker.entries
+        if _known(entry, rules)
     }
     missing = {
-        (job, each.owner, each.hold)
-        for job, each in enumerate(world.documents)
-        if each
-        and each.owner in broker.mine
-        and ((job, each.owner, each.hold) if rules.table else job) not in held
+        (job, document.owner, document.hold)
+        for job, document in enumerate(world.documents)
+        if document
+        and document.owner in broker.mine
+        and ((job, document.owner, document.hold) if rules.table else job) not in held
     }
     if not rules.table:
         keys = {(job, owner) for job, owner, _ in broker.doubtful}
-        orphans = {each for each in missing if each[:2] in keys}
+        orphans = {key for key in missing if key[:2] in keys}
     else:
         orphans = missing & broker.doubtful
     if missing == broker.doubtful and not orphans:
@@ -244,9 +248,11 @@ def _audit(moment: Moment, b: int, rules: Rules) -> Iterator[Step]:
 def _beat(moment: Moment, b: int, rules: Rules) -> Step:
     world = World(moment)
     broker = world.brokers[b]
-    lost = [each for each in broker.mine if each in world.dead]
-    broker.entries = [each for each in broker.entries if each.owner not in lost or each.phase not in "SWD"]
-    broker.retired = [each for each in broker.retired if each not in lost]
+    lost = [owner for owner in broker.mine if owner in world.dead]
+    broker.entries = [
+        entry for entry in broker.entries if entry.owner not in lost or entry.phase not in "SWD"
+    ]
+    broker.retired = [owner for owner in broker.retired if owner not in lost]
     if broker.current in lost:
         broker.current = world.fresh_owner(b)
     broker.sure = True
@@ -262,8 +268,10 @@ def _declarations(moment: Moment, b: int, rules: Rules) -> Iterator[Step]:
     up, sure, current, retired, _, _ = moment[2][other]
     if up and sure:
         return
-    live = {current, *retired} | {each.owner for each in moment[0] if each and each.owner // 100 - 1 == other}
-    live |= {each.owner for each in moment[3] if each.owner // 100 - 1 == other}
+    live = {current, *retired} | {
+        document.owner for document in moment[0] if document and document.owner // 100 - 1 == other
+    }
+    live |= {message.owner for message in moment[3] if message.owner // 100 - 1 == other}
     for owner in sorted(live - set(moment[1]) - {NOBODY}):
         world = World(moment)
         world.dead.add(owner)
@@ -272,9 +280,9 @@ def _declarations(moment: Moment, b: int, rules: Rules) -> Iterator[Step]:
 
 def _sweep(moment: Moment, b: int, rules: Rules) -> Step:
     world = World(moment)
-    for job, each in enumerate(world.documents):
-        if each and each.owner in world.dead:
-            world.documents[job] = Document(NOBODY, 0, max(0, each.attempts - 1), each.life)
+    for job, document in enumerate(world.documents):
+        if document and document.owner in world.dead:
+            world.documents[job] = Document(NOBODY, 0, max(0, document.attempts - 1), document.life)
     return Step(f"{NAMES[b]} sweeps what the dead owners hold", world, rules)
 
 
@@ -300,11 +308,11 @@ def _killed(moment: Moment, b: int) -> World:
     broker.up = broker.sure = False
     broker.entries, broker.doubtful = [], set()
     world.network = [
-        each._replace(status=LATE) if each.broker == b else each
-        for each in world.network
-        if each.broker != b or each.status != ANSWERED
+        message._replace(status=LATE) if message.broker == b else message
+        for message in world.network
+        if message.broker != b or message.status != ANSWERED
     ]
-    world.pushes = [[(UNANSWERED, b) if each == (PENDING, b) else each for each in of] for of in world.pushes]
+    world.pushes = [[(UNANSWERED, b) if push == (PENDING, b) else push for push in of] for of in world.pushes]
     return world
 
 
@@ -315,14 +323,14 @@ def taken_from_a_worker(world: World, rules: Rules) -> str:
     """What a worker has under a live lease is its own, and no two commits would be accepted."""
     accepted = [0, 0]
     for broker in world.brokers:
-        for each in broker.entries:
-            if each.phase != "W":
+        for entry in broker.entries:
+            if entry.phase != "W":
                 continue
-            found = world.documents[each.job]
-            if found and found.owner == each.owner and (found.hold == each.hold or not rules.hold):
-                accepted[each.job] += 1
-            exact = found and (found.owner, found.hold, found.life) == (each.owner, each.hold, each.life)
-            if not exact and each.owner not in world.dead:
+            found = world.documents[entry.job]
+            if found and found.owner == entry.owner and (found.hold == entry.hold or not rules.hold):
+                accepted[entry.job] += 1
+            exact = found and (found.owner, found.hold, found.life) == (entry.owner, entry.hold, entry.life)
+            if not exact and entry.owner not in world.dead:
                 return "taken: a job is taken from a worker whose broker nobody has declared dead"
     if max(accepted) > 1:
         return "two holders: of two workers with one job, the commit of either would be accepted"

@@ -32,10 +32,10 @@ def hand_out(world: World, broker: BrokerMemory) -> None:
     """What is staged goes to a worker at once, if nobody can have declared the broker dead."""
     if not broker.sure:
         return
-    for at, each in enumerate(broker.entries):
-        if each.phase == "S" and each.owner in broker.mine:
-            broker.entries[at] = each._replace(phase="W")
-            if world.acked[each.job][each.life]:
+    for at, entry in enumerate(broker.entries):
+        if entry.phase == "S" and entry.owner in broker.mine:
+            broker.entries[at] = entry._replace(phase="W")
+            if world.acked[entry.job][entry.life]:
                 world.complaint = "run again: a job is delivered after its commit was acknowledged"
 
 
@@ -125,8 +125,8 @@ APPLY: dict[str, Callable[[World, Statement, Rules], int]] = {
 def _waiting(world: World, sent: Statement) -> tuple[BrokerMemory, Entry]:
     """The entry that waits for this statement; it is taken out of the broker's memory."""
     broker = world.brokers[sent.broker]
-    for at, each in enumerate(broker.entries):
-        if each.phase in _WAITING[sent.verb] and (each.job, each.life, each.owner, each.hold) == (
+    for at, entry in enumerate(broker.entries):
+        if entry.phase in _WAITING[sent.verb] and (entry.job, entry.life, entry.owner, entry.hold) == (
             sent.job,
             sent.life,
             sent.owner,
@@ -156,8 +156,8 @@ def _answer_insert(world: World, sent: Statement, rules: Rules) -> None:
 
 
 def _place(world: World, sent: Statement) -> int:
-    for at, each in enumerate(world.brokers[sent.broker].entries):
-        if each.phase in "IQ" and (each.job, each.life) == (sent.job, sent.life):
+    for at, entry in enumerate(world.brokers[sent.broker].entries):
+        if entry.phase in "IQ" and (entry.job, entry.life) == (sent.job, sent.life):
             return at
     return 0
 
@@ -166,7 +166,7 @@ def _adopt(world: World, broker: BrokerMemory, entry: Entry, place: int) -> None
     """Old rules: what the unclear insert did store lies reserved under its owner, so it is ours."""
     found = world.documents[entry.job]
     if entry.former and found and found.owner == entry.former and entry.former in broker.mine:
-        held = any(each.job == entry.job and each.phase in "SWcbr" for each in broker.entries)
+        held = any(other.job == entry.job and other.phase in "SWcbr" for other in broker.entries)
         if not held:
             adopted = Entry("D", entry.job, found.owner, found.hold, found.life, found.attempts)
             broker.entries.insert(place, adopted)
@@ -174,11 +174,11 @@ def _adopt(world: World, broker: BrokerMemory, entry: Entry, place: int) -> None
 
 def _stage_in_order(broker: BrokerMemory) -> None:
     """Old rules: what is durable is staged, and known, once every earlier arrival is through."""
-    for at, each in enumerate(broker.entries):
-        if each.phase in "IQ":
+    for at, entry in enumerate(broker.entries):
+        if entry.phase in "IQ":
             return
-        if each.phase == "D":
-            broker.entries[at] = each._replace(phase="S")
+        if entry.phase == "D":
+            broker.entries[at] = entry._replace(phase="S")
 
 
 def _answer_fence(world: World, sent: Statement, rules: Rules) -> None:
@@ -188,15 +188,15 @@ def _answer_fence(world: World, sent: Statement, rules: Rules) -> None:
 
 def _answer_claim(world: World, sent: Statement, rules: Rules) -> None:
     broker = world.brokers[sent.broker]
-    claimed = [each for each in broker.entries if each.phase == "C"]
-    broker.entries = [each for each in broker.entries if each.phase != "C"]
+    claimed = [entry for entry in broker.entries if entry.phase == "C"]
+    broker.entries = [entry for entry in broker.entries if entry.phase != "C"]
     if sent.owner not in broker.mine:
         return  # declared dead meanwhile: others have these jobs
-    for each in claimed:
-        found = world.documents[each.job]
+    for job in claimed:
+        found = world.documents[job.job]
         mine = found and found.owner == sent.owner and (found.hold == sent.hold or not rules.hold)
         if sent.reply == len(claimed) or mine:
-            broker.entries.append(each._replace(phase="S", attempts=each.attempts + 1))
+            broker.entries.append(job._replace(phase="S", attempts=job.attempts + 1))
 
 
 def _answer_commit(world: World, sent: Statement, rules: Rules) -> None:
@@ -234,7 +234,7 @@ def give_up(world: World, sent: Statement, rules: Rules) -> None:
         hand_out(world, broker)
         return
     if sent.verb == "claim":
-        broker.entries = [each for each in broker.entries if each.phase != "C"]
+        broker.entries = [other for other in broker.entries if other.phase != "C"]
         _retire(world, broker, sent.broker, sent.owner)
         return
     place = _place(world, sent)

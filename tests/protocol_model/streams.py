@@ -75,7 +75,7 @@ class Moment:
 
     @property
     def real(self) -> list[tuple[int, tuple[int, int], int]]:
-        return [each for each in self.stored if each[0] >= self.removed]
+        return [segment for segment in self.stored if segment[0] >= self.removed]
 
     @property
     def tail(self) -> int:
@@ -158,7 +158,7 @@ def _clients(moment: Moment, bounds: Bounds) -> Iterator[Step]:
                 continue
             # It is queued first, and then looked for: what is found is told, and not stored again.
             after = replace(moment, repeats=moment.repeats + 1)
-            found = next((place for place, _mark, each in moment.real if each == message), 0)
+            found = next((place for place, _mark, stored in moment.real if stored == message), 0)
             if found:
                 yield Step(f"{message} again to {at}: there", _confirm(after, message, found))
             else:
@@ -218,7 +218,7 @@ def _read_tail(moment: Moment, at: int, rules: Rules) -> Moment:
         for place, _mark, message in moment.real:
             if place >= broker.tail and message in queue:
                 moment = _confirm(moment, message, place)
-                queue = tuple(each for each in queue if each != message)
+                queue = tuple(waiting for waiting in queue if waiting != message)
     return _with(moment, at, tail=moment.tail, away=False, queue=queue, waits=False)
 
 
@@ -230,8 +230,8 @@ def _removal(moment: Moment, rules: Rules, bounds: Bounds) -> Iterator[Step]:
     place = real[0][0]
     brokers = moment.brokers
     if rules.guard:
-        brokers = tuple(replace(each, away=each.away or each.tail <= place) for each in brokers)
-    stored = tuple(each for each in moment.stored if each[0] > place)
+        brokers = tuple(replace(broker, away=broker.away or broker.tail <= place) for broker in brokers)
+    stored = tuple(segment for segment in moment.stored if segment[0] > place)
     after = replace(moment, brokers=brokers, stored=stored, removed=place + 1, removals=moment.removals + 1)
     yield Step(f"{place} is removed", after)
 
@@ -251,7 +251,7 @@ def _sent(moment: Moment, at: int) -> Moment:
 
 
 def _given_up(copies: tuple[Copy, ...], at: int) -> tuple[Copy, ...]:
-    return tuple(sorted(each._replace(awaited=False) if each.broker == at else each for each in copies))
+    return tuple(sorted(copy._replace(awaited=False) if copy.broker == at else copy for copy in copies))
 
 
 def _with(moment: Moment, at: int, **changes: object) -> Moment:

@@ -146,12 +146,12 @@ class World:
     def __init__(self, moment: Moment) -> None:
         self.documents: list[Document | None] = list(moment[0])
         self.dead: set[int] = set(moment[1])
-        self.brokers = [BrokerMemory(each) for each in moment[2]]
+        self.brokers = [BrokerMemory(memory) for memory in moment[2]]
         self.network: list[Statement] = list(moment[3])
         # By job and push: state and broker; how often it was stored; whether its commit was acknowledged.
-        self.pushes: list[list[tuple[int, int]]] = [list(each) for each in moment[4]]
-        self.born: list[list[int]] = [list(each) for each in moment[5]]
-        self.acked: list[list[bool]] = [list(each) for each in moment[6]]
+        self.pushes: list[list[tuple[int, int]]] = [list(pushes) for pushes in moment[4]]
+        self.born: list[list[int]] = [list(births) for births in moment[5]]
+        self.acked: list[list[bool]] = [list(acks) for acks in moment[6]]
         self.fenced: set[tuple[int, int]] = set(moment[7])
         self.budget: list[int] = list(moment[8])  # what is left of the bounds
         self.complaint = ""
@@ -168,10 +168,10 @@ class World:
     def fresh_owner(self, b: int) -> int:
         base = _NAMES * (b + 1)
         used = [*self._owners(), *self.dead]
-        return max([base, *(each for each in used if base < each < base + _NAMES)]) + 1
+        return max([base, *(name for name in used if base < name < base + _NAMES)]) + 1
 
     def fresh_hold(self, owner: int) -> int:
-        return 1 + max((hold for each, hold in self._holds() if each == owner), default=0)
+        return 1 + max((hold for holder, hold in self._holds() if holder == owner), default=0)
 
     def close(self, rules: Rules) -> Moment:
         """The moment as it is now, without what can't matter any more, its names numbered anew."""
@@ -183,21 +183,23 @@ class World:
             return owners[owner], holds.get((owner, hold), 0)
 
         documents = tuple(
-            each and Document(*name(each.owner, each.hold), each.attempts, each.life)
-            for each in self.documents
+            document and Document(*name(document.owner, document.hold), document.attempts, document.life)
+            for document in self.documents
         )
         brokers = []
-        for each in self.brokers:
+        for broker in self.brokers:
             entries = [
-                Entry(e[0], e[1], *name(e[2], e[3]), e[4], e[5], e[6], owners[e[7]]) for e in each.entries
+                Entry(e[0], e[1], *name(e[2], e[3]), e[4], e[5], e[6], owners[e[7]]) for e in broker.entries
             ]
             if rules.table:
                 entries.sort()
-            doubtful = tuple(sorted((job, *name(owner, hold)) for job, owner, hold in each.doubtful))
-            retired = tuple(sorted(owners[owner] for owner in each.retired))
-            brokers.append((each.up, each.sure, owners[each.current], retired, tuple(entries), doubtful))
-        network = tuple(sorted(each.under(*name(each.owner, each.hold)) for each in self.network))
-        dead = tuple(sorted(owners[each] for each in self.dead if each in owners))
+            doubtful = tuple(sorted((job, *name(owner, hold)) for job, owner, hold in broker.doubtful))
+            retired = tuple(sorted(owners[owner] for owner in broker.retired))
+            brokers.append(
+                (broker.up, broker.sure, owners[broker.current], retired, tuple(entries), doubtful)
+            )
+        network = tuple(sorted(link.under(*name(link.owner, link.hold)) for link in self.network))
+        dead = tuple(sorted(owners[owner] for owner in self.dead if owner in owners))
         return (
             documents,
             dead,
@@ -214,24 +216,24 @@ class World:
 
     def _drop_inert(self, rules: Rules) -> None:
         """Forget late statements that can change nothing any more, and doubts about what is gone."""
-        if not any(each.status == LATE for each in self.network) and not any(
+        if not any(link.status == LATE for link in self.network) and not any(
             b.doubtful for b in self.brokers
         ):
             return
         reserved = {
-            (job, each.owner, each.hold if rules.hold else 0)
-            for job, each in enumerate(self.documents)
-            if each and each.owner
+            (job, document.owner, document.hold if rules.hold else 0)
+            for job, document in enumerate(self.documents)
+            if document and document.owner
         }
         coming = {
-            (job, each.owner, each.hold if rules.hold else 0)
-            for each in self.network
-            if each.verb in ("insert", "claim") and each.status != ANSWERED
-            for job, _, _ in each.jobs
+            (job, link.owner, link.hold if rules.hold else 0)
+            for link in self.network
+            if link.verb in ("insert", "claim") and link.status != ANSWERED
+            for job, _, _ in link.jobs
         }
         held = reserved | coming
         self.network = [
-            each for each in self.network if each.status != LATE or not self._is_inert(each, held, rules)
+            link for link in self.network if link.status != LATE or not self._is_inert(link, held, rules)
         ]
         if rules.hold:
             for broker in self.brokers:
@@ -244,7 +246,7 @@ class World:
         if sent.verb in ("commit", "rollback", "release"):
             key = (sent.job, sent.owner, sent.hold if rules.hold else 0)
             return key not in held and (
-                rules.hold or all(sent.owner != each.current for each in self.brokers)
+                rules.hold or all(sent.owner != broker.current for broker in self.brokers)
             )
         if sent.verb == "claim" and rules.exact and rules.numbered:
             return all(not self._is(job, life) for job, life, _ in sent.jobs)
@@ -257,21 +259,21 @@ class World:
     def _owners(self) -> list[int]:
         """Every owner id that is named anywhere but among the dead leases, in a fixed order."""
         found = []
-        for each in self.brokers:
-            found += [each.current, *each.retired]
-        found += [each.owner for each in self.documents if each]
-        for each in self.brokers:
-            for entry in each.entries:
+        for broker in self.brokers:
+            found += [broker.current, *broker.retired]
+        found += [document.owner for document in self.documents if document]
+        for broker in self.brokers:
+            for entry in broker.entries:
                 found += [entry.owner, entry.former]
-        return found + [each.owner for each in self.network]
+        return found + [link.owner for link in self.network]
 
     def _holds(self) -> list[tuple[int, int]]:
-        found = [(each.owner, each.hold) for each in self.documents if each]
-        for each in self.brokers:
-            found += [(entry.owner, entry.hold) for entry in each.entries]
-        found += [(each.owner, each.hold) for each in self.network]
-        for each in self.brokers:
-            found += [(owner, hold) for _, owner, hold in each.doubtful]
+        found = [(document.owner, document.hold) for document in self.documents if document]
+        for broker in self.brokers:
+            found += [(entry.owner, entry.hold) for entry in broker.entries]
+        found += [(link.owner, link.hold) for link in self.network]
+        for broker in self.brokers:
+            found += [(owner, hold) for _, owner, hold in broker.doubtful]
         return found
 
     def _renamed_owners(self) -> dict[int, int]:
@@ -282,8 +284,8 @@ class World:
                 b = owner // _NAMES - 1
                 met[b] += 1
                 names[owner] = _NAMES * (b + 1) + met[b]
-        for each in self.brokers:
-            for _, owner, _ in each.doubtful:
+        for broker in self.brokers:
+            for _, owner, _ in broker.doubtful:
                 names.setdefault(owner, NOBODY)
         return names
 

@@ -220,7 +220,7 @@ class BrokerProcess:
 def check_balance(figures: Mapping[str, int]) -> None:
     """AssertionError if these counters and gauges of one moment don't add up."""
     for balance in BALANCES:
-        begun, became = (sum(figures.get(each, 0) for each in side) for side in balance)
+        begun, became = (sum(figures.get(count, 0) for count in side) for side in balance)
         assert begun == became, f"{balance} does not hold: {begun} and {became}, {dict(figures)}"
 
 

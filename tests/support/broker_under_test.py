@@ -124,10 +124,10 @@ class BrokerUnderTest:
         stored = self.collection(queue).find({}, {"state": 1, "eligible_at": 1, "created_at": 1, "left": 1})
         now = datetime.now(UTC).replace(tzinfo=None)
         found: Counter[str] = Counter()
-        for each in stored:
+        for row in stored:
             # What was not delayed is ready, though the broker may take the server's clock to be ahead.
-            later = each["state"] == "ready" and each["eligible_at"] > max(now, each["created_at"])
-            found["scheduled" if later else each["state"]] += each.get("left", 1)
+            later = row["state"] == "ready" and row["eligible_at"] > max(now, row["created_at"])
+            found["scheduled" if later else row["state"]] += row.get("left", 1)
         return found
 
     def await_count(self, queue: str, state: str, count: int) -> None:

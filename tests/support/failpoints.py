@@ -74,7 +74,7 @@ def comments() -> Comments:
 def arm_failpoints(text: str) -> None:
     """Arm the failpoints of every client that is made from now on; ValueError says what can't be read."""
     known = comments()
-    armed = [_armed(each.strip(), set(known.values())) for each in text.split(",")]
+    armed = [_armed(name.strip(), set(known.values())) for name in text.split(",")]
     log.warning("%s is set: this broker dies or waits where a test wants it to: %s", FAILPOINTS, text)
     monitoring.register(_Failpoints(known, armed))
 
@@ -104,8 +104,8 @@ class _Failpoints(monitoring.CommandListener):
 
     def _meet(self, command: str, moment: str) -> None:
         if command not in _READS and (name := self._name()):
-            for each in self._armed:
-                each(name, moment)
+            for armed in self._armed:
+                armed(name, moment)
 
     def _name(self) -> str:
         name = ""

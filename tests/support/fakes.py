@@ -214,7 +214,7 @@ class FakeStore:
         page: list[Job] = []
         for job in sorted(due, key=_order)[:limit]:
             page.append(job)
-            if room and sum(len(each.payload) for each in page) >= room:
+            if room and sum(len(waiting.payload) for waiting in page) >= room:
                 return page, True
         return page, False
 
@@ -228,7 +228,7 @@ class FakeStore:
 
     def complete(self, completed: Sequence[Completed], now: float) -> dict[str, SluiceError]:
         problems = {}
-        for job, result in ((each.job, each.result) for each in completed):
+        for job, result in ((future.job, future.result) for future in completed):
             under = (job.owner, job.reservation.number)
             if job.id in self._ended and self._ended[job.id].under == under:
                 continue  # it is repeated
@@ -239,7 +239,7 @@ class FakeStore:
         return problems
 
     def roll_back(self, entries: Sequence[RolledBack], now: float) -> int:
-        ours = [(self._held[each.job.id][0], each) for each in entries if self._holds(each.job)]
+        ours = [(self._held[commit.job.id][0], commit) for commit in entries if self._holds(commit.job)]
         for job, entry in ours:
             self._end(job)
             if entry.dead:

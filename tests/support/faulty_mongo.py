@@ -163,9 +163,9 @@ class Line:
     def let_go(self, *, delivered: bool) -> None:
         """Let the replies that are held come to their broker, or be lost."""
         held, self._held = self._held, []
-        for each in held:
-            each.arrives = delivered
-            each.gone.set()
+        for statement in held:
+            statement.arrives = delivered
+            statement.gone.set()
 
     def land(self) -> None:
         """Let what is late be applied; nobody hears what came of it."""
@@ -275,10 +275,8 @@ class FaultyDatabase:
 
     def _insert(self, command: dict[str, Any], options: dict[str, Any]) -> Any:
         answer = self.real.command(command, **options)
-        absent = {each["index"] for each in answer.get("writeErrors", ())} | {
-            *answer.get("retriedStmtIds", ())
-        }
-        stored = [each for at, each in enumerate(command["documents"]) if at not in absent]
+        absent = {row["index"] for row in answer.get("writeErrors", ())} | {*answer.get("retriedStmtIds", ())}
+        stored = [document for at, document in enumerate(command["documents"]) if at not in absent]
         self._line.inserted(command["insert"], stored)
         return answer
 

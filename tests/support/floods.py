@@ -89,15 +89,15 @@ def _hold(address: tuple[str, int], said: Callable[[], bytes], until: Event) -> 
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     there: list[socket.socket] = []
     while not until.is_set():
-        there = [each for each in there if not _has_ended(each)]
+        there = [peer for peer in there if not _has_ended(peer)]
         while len(there) < HALF // PROCESSES and not until.is_set():
             with suppress(OSError):
                 there.append(one := socket.create_connection(address))
                 one.sendall(said())
                 one.settimeout(0)
         time.sleep(0.01)
-    for each in there:
-        each.close()
+    for peer in there:
+        peer.close()
 
 
 def bad_keys(target: Target, until: Event) -> None:
@@ -108,11 +108,11 @@ def bad_keys(target: Target, until: Event) -> None:
 def at_once(work: Callable[[Target, Event], None], target: Target, until: Event) -> None:
     """Do the same on many connections."""
     threads = [threading.Thread(target=work, args=(target, until), daemon=True) for _ in range(_AT_ONCE)]
-    for each in threads:
-        each.start()
+    for thread in threads:
+        thread.start()
     until.wait()
-    for each in threads:
-        each.join(_PATIENCE)
+    for thread in threads:
+        thread.join(_PATIENCE)
 
 
 def _show_keys(target: Target, until: Event) -> None:

@@ -56,7 +56,7 @@ def stored(store: QueueStore, job_id: str) -> dict[str, Any]:
 
 def everything(store: QueueStore) -> dict[str, dict[str, Any]]:
     """All documents of a queue by id."""
-    return {each["_id"]: each for each in store.jobs.find()}
+    return {job["_id"]: job for job in store.jobs.find()}
 
 
 def firsts(answer: Pushed) -> dict[int, str]:

@@ -16,7 +16,7 @@ from support.broker_process import BrokerProcess
 
 def new_key(file: Path) -> str:
     """Make a key file; its public key."""
-    public, secret = (each.decode() for each in zmq.curve_keypair())
+    public, secret = (key.decode() for key in zmq.curve_keypair())
     write_key_file(file, KeyPair(read_key(public), read_key(secret)))
     return public
 

@@ -30,4 +30,4 @@ def first_of(*values: Any) -> list[Any]:
 
 def short_where(values: Iterable[Any], short: Callable[[Any], bool]) -> list[Any]:
     """Make parameters of which those for which this holds run always, the others with ``--full``."""
-    return [each if short(each) else long(each) for each in values]
+    return [value if short(value) else long(value) for value in values]

@@ -81,7 +81,7 @@ class OwnQueue:
 
     def ids(self, state: str) -> list[str]:
         """The ids of all jobs in a state, in the order of peek."""
-        return [each.id for each in self.client.jobs.list(self.queue, JobState(state), 100)]
+        return [job.id for job in self.client.jobs.list(self.queue, JobState(state), 100)]
 
     def counts(self) -> dict[str, Any]:
         """The queue's counts by state, and all else that `queue` shows of it."""

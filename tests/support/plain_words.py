@@ -62,9 +62,11 @@ def problems_of(source: str) -> list[Problem]:
     tree = ast.parse(source)
     docstrings = list(_docstrings(tree))
     problems = [
-        Problem(each.lineno, what) for each in docstrings for what in _docstring_problems(str(each.value))
+        Problem(docstring.lineno, what)
+        for docstring in docstrings
+        for what in _docstring_problems(str(docstring.value))
     ]
-    shown = {id(each) for each in docstrings}
+    shown = {id(docstring) for docstring in docstrings}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in shown:
             problems += [Problem(node.lineno, what) for what in _texts_problems(node.value)]
@@ -91,8 +93,14 @@ def _docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
     """Yield docstrings, and the texts below attributes."""
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
-        values = [each.value for each in body if isinstance(each, ast.Expr)] if isinstance(body, list) else []
-        yield from (each for each in values if isinstance(each, ast.Constant) and isinstance(each.value, str))
+        values = (
+            [statement.value for statement in body if isinstance(statement, ast.Expr)]
+            if isinstance(body, list)
+            else []
+        )
+        yield from (
+            value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)
+        )
 
 
 def _docstring_problems(text: str) -> Iterator[str]:

@@ -140,8 +140,8 @@ def _run(
 ) -> None:
     """Run file after file, until there is none, or the pipe is closed."""
     gevent.reinit()  # collecting has made a hub: each process needs files and threads of its own for it
-    for each in others:
-        each.close()
+    for other in others:
+        other.close()
     ports.take_share(number, count)
     capture: Any = session.config.pluginmanager.getplugin("capturemanager")
     capture.stop_global_capturing()  # the files to which that goes are those of the process above

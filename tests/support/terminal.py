@@ -87,8 +87,8 @@ class Terminal:
 def _session(leader: int) -> list[int]:
     """The processes of a terminal: those whose session has this leader."""
     running = []
-    for each in Path("/proc").glob("[0-9]*"):
+    for process in Path("/proc").glob("[0-9]*"):
         with suppress(ProcessLookupError):
-            if os.getsid(int(each.name)) == leader:
-                running.append(int(each.name))
+            if os.getsid(int(process.name)) == leader:
+                running.append(int(process.name))
     return running

@@ -85,9 +85,10 @@ class SettlingRig(DispatchRig):
         detail: bytes = b"",
         delay: float | None = None,
     ) -> None:
-        receipts = [each.receipt for each in self.hand.deliveries]
+        receipts = [delivery.receipt for delivery in self.hand.deliveries]
         self.queue.settling.settle(
-            [Verdict(each, kind, detail, delay) for each in receipts], Settlement(told or self.heard.append)
+            [Verdict(receipt, kind, detail, delay) for receipt in receipts],
+            Settlement(told or self.heard.append),
         )
         self.wait()
 

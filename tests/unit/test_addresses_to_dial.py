@@ -32,7 +32,7 @@ class Lookups(Names):
         self._sought.add(host)
 
     def collect(self) -> None:
-        for host in [each for each in self._sought if each in self.now]:
+        for host in [name for name in self._sought if name in self.now]:
             self._sought.discard(host)
             self._known[host] = tuple(self.now[host])
 
@@ -55,7 +55,7 @@ def a_round(made: Candidates, now: float = 0.0) -> list[Candidate]:
 
 
 def endpoints_of(found: Sequence[Candidate]) -> list[str]:
-    return [each.endpoint for each in found]
+    return [candidate.endpoint for candidate in found]
 
 
 ENDPOINTS = [f"tcp://10.0.0.{number}:5550" for number in range(1, 9)]
@@ -83,7 +83,7 @@ def test_a_pause_is_at_most_twice_the_last_one_and_ends_at_a_second(seed: int) -
 
 def test_the_first_of_many_clients_are_spread_over_all_brokers() -> None:
     firsts = {candidates(*ENDPOINTS, seed=seed).next(0.0) for seed in range(200)}
-    assert sorted(endpoints_of([each for each in firsts if each])) == ENDPOINTS
+    assert sorted(endpoints_of([first for first in firsts if first])) == ENDPOINTS
 
 
 @given(st.integers(2, 8), st.integers(0, 2**32))
@@ -134,20 +134,20 @@ def test_a_greeting_may_take_longer_with_each_round_in_vain_and_for_ever_without
 
 def test_all_addresses_of_a_name_are_brokers_and_those_of_a_host_are_one() -> None:
     names = Lookups(brokers=[V4, V6], host=[V4, V6])
-    each = candidates("dns+tcp://brokers:7", names=names)
+    all_of = candidates("dns+tcp://brokers:7", names=names)
     one = candidates("tcp://host:7", names=names)
 
-    found = set(a_round(each))
+    found = set(a_round(all_of))
     assert found == {
         Candidate("tcp://10.0.0.1:7", "tcp://10.0.0.1:7", ipv6=False),
         Candidate("tcp://[fd00::1]:7", "tcp://[fd00::1]:7", ipv6=True),
     }
-    assert [(each.endpoint, each.ipv6) for each in a_round(one)] == [
+    assert [(candidate.endpoint, candidate.ipv6) for candidate in a_round(one)] == [
         ("tcp://host:7", False),
         ("tcp://host:7", True),
     ]
-    assert (each.elsewhere, one.elsewhere) == (True, False)
-    assert (each.several, one.several) == (True, True)
+    assert (all_of.elsewhere, one.elsewhere) == (True, False)
+    assert (all_of.several, one.several) == (True, True)
 
 
 def test_an_address_to_connect_from_chooses_the_family() -> None:
@@ -158,11 +158,11 @@ def test_an_address_to_connect_from_chooses_the_family() -> None:
 def test_names_are_looked_up_at_each_round_and_a_changed_address_is_found() -> None:
     names = Lookups(a=[V4])
     made = candidates("tcp://a:1", names=names)
-    assert [each.address for each in a_round(made)] == ["tcp://10.0.0.1:1"]
+    assert [candidate.address for candidate in a_round(made)] == ["tcp://10.0.0.1:1"]
     names.now["a"] = [Address("10.0.0.2", ipv6=False)]
     found = a_round(made, made.due)
     assert found[-1].address == "tcp://10.0.0.2:1"
-    assert [each.address for each in a_round(made, made.due)] == ["tcp://10.0.0.2:1"]
+    assert [candidate.address for candidate in a_round(made, made.due)] == ["tcp://10.0.0.2:1"]
 
 
 def test_a_lookup_without_an_answer_holds_up_nobody_else_and_ends_the_round_after_two_seconds() -> None:
@@ -255,8 +255,8 @@ class TestNames:
 def test_connections_that_are_kept_apart_have_each_another_endpoint() -> None:
     taken = TakenEndpoints()
     two = [Candidates(ENDPOINTS[:2], Lookups(), Random(seed), taken=taken) for seed in range(3)]
-    found = [each.next(0.0) for each in two]
-    assert sorted(each.endpoint for each in found if each) == ENDPOINTS[:2]
+    found = [dialer.next(0.0) for dialer in two]
+    assert sorted(candidate.endpoint for candidate in found if candidate) == ENDPOINTS[:2]
     # The third has none, and looks again after a while; that is no round in vain
     third = two[2]
     assert found[2] is None
@@ -286,7 +286,7 @@ def test_an_address_that_no_answer_has_brought_for_ten_minutes_is_gone_from_its_
     there = made.next(0.0)
     assert there
     made.greeted(0.0)
-    names.now["brokers"] = [each for each in (V4, V6) if each.text not in there.address]
+    names.now["brokers"] = [address for address in (V4, V6) if address.text not in there.address]
     # When some answers are without it
     for now in range(30, 600, 30):
         assert not made.vanished(now)
@@ -297,7 +297,7 @@ def test_an_address_that_no_answer_has_brought_for_ten_minutes_is_gone_from_its_
     names.collect()
     assert not made.vanished(630.0)
     # When all are without it for ten minutes
-    names.now["brokers"] = [each for each in (V4, V6) if each.text not in there.address]
+    names.now["brokers"] = [address for address in (V4, V6) if address.text not in there.address]
     gone = []
     for now in range(660, 1300, 30):
         gone.append(made.vanished(now))

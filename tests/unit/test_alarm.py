@@ -27,8 +27,8 @@ class Rings:
 @given(st.lists(st.floats(0.0, 100.0), min_size=1, max_size=20))
 def test_it_rings_once_at_the_earliest_of_its_times(seconds: list[float]) -> None:
     rings = Rings()
-    for each in seconds:
-        rings.set(each)
+    for second in seconds:
+        rings.set(second)
     rings.time.passes(200.0)
     assert rings.at == [pytest.approx(min(seconds), abs=0.002)]
 
@@ -69,8 +69,8 @@ def test_a_time_far_ahead_costs_one_timer_however_often_it_rings_before() -> Non
 @given(st.lists(st.floats(0.0, 20.0), min_size=1, max_size=20))
 def test_it_rings_on_time_after_earlier_times_for_which_it_was_set(seconds: list[float]) -> None:
     rings = Rings()
-    for each in seconds:
-        rings.set(each)
+    for second in seconds:
+        rings.set(second)
     rings.time.passes(5.0)
     rung = len(rings.at)
     rings.set(12.0)

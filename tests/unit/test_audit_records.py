@@ -36,14 +36,14 @@ class Stored:
         self.slow.wait()
         if self.away:
             raise UnavailableError("MongoDB is away")
-        self.there |= {each.id: each for each in records}
+        self.there |= {record.id: record for record in records}
 
     def trim(self, before: float, most: int, /) -> int:
         self.trimmed.append((before, most))
         return 0
 
     def of(self, **wanted: Any) -> list[AuditRecord]:
-        return [each for each in self.there.values() if wanted.items() <= _fields(each).items()]
+        return [record for record in self.there.values() if wanted.items() <= _fields(record).items()]
 
 
 def _fields(record: AuditRecord) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def test_while_mongodb_is_away_acts_wait_and_are_written_when_it_is_back(rig: Ri
     assert not rig.stored.there
     rig.stored.away = False
     rig.audit.tick()
-    assert [each.action for each in rig.stored.there.values()] == ["purge"]
+    assert [entry.action for entry in rig.stored.there.values()] == ["purge"]
     assert not rig.waiting
 
 
@@ -112,7 +112,7 @@ def test_acts_without_operate_are_kept_apart_and_so_are_refusals(rig: Rig) -> No
     rig.audit.act(operator, "smq", "purge", "mail", {}).refused("NOT_FOUND")
     rig.settle()
 
-    kinds = [(each.action, each.principal, each.kind) for each in rig.stored.there.values()]
+    kinds = [(entry.action, entry.principal, entry.kind) for entry in rig.stored.there.values()]
     assert kinds == [
         ("pause", "ops", AuditKind.OPERATORS),
         ("pause", "mail", AuditKind.OTHERS),
@@ -131,8 +131,8 @@ def test_a_hold_that_moves_a_watermark_is_recorded_once_and_when_it_has_moved(
 ) -> None:
     # Given subscriptions of which the fence changes while a hold moves the watermark
     def hold(wish: Wish) -> Subscription:
-        for each in tried:
-            wish.may_move(Subscription("news", "sums", 7, each))
+        for mark in tried:
+            wish.may_move(Subscription("news", "sums", 7, mark))
         assert not rig.stored.there
         assert not rig.waiting
         return Subscription("news", "sums", 0, fence)
@@ -144,7 +144,7 @@ def test_a_hold_that_moves_a_watermark_is_recorded_once_and_when_it_has_moved(
     rig.settle()
     # Then
     assert held == {"fence": fence, "watermark": 0}
-    assert [each.action for each in rig.stored.there.values()] == ["hold"] * recorded
+    assert [entry.action for entry in rig.stored.there.values()] == ["hold"] * recorded
 
 
 def test_an_act_does_not_wait_for_ever() -> None:
@@ -165,7 +165,7 @@ def test_what_waits_is_bounded_and_what_is_dropped_is_counted(rig: Rig) -> None:
     for number in range(module.MOST_UNWRITTEN + 3):
         rig.audit.note(str(number), {})
 
-    assert [int(each.action) for each in rig.audit.unwritten] == list(range(3, module.MOST_UNWRITTEN + 3))
+    assert [int(entry.action) for entry in rig.audit.unwritten] == list(range(3, module.MOST_UNWRITTEN + 3))
     assert rig.counters.values[Count.AUDIT_LOST] == 3
 
 
@@ -178,7 +178,7 @@ def test_refusals_that_are_alike_are_one_record_within_a_minute(rig: Rig) -> Non
     rig.refuse("10.0.0.1")
     rig.settle()
 
-    assert sorted(each.count for each in rig.stored.of(peer="10.0.0.1", code="NOT_FOUND")) == [1, 1000]
+    assert sorted(job.count for job in rig.stored.of(peer="10.0.0.1", code="NOT_FOUND")) == [1, 1000]
 
 
 def test_addresses_of_one_ipv6_network_are_one(rig: Rig) -> None:
@@ -187,7 +187,7 @@ def test_addresses_of_one_ipv6_network_are_one(rig: Rig) -> None:
     rig.refuse("[2001:db8:1:3::1]")
     rig.settle()
 
-    assert [each.count for each in rig.stored.of(peer="2001:db8:1:2::/64")] == [1000 - module.MOST_OF_ONE]
+    assert [job.count for job in rig.stored.of(peer="2001:db8:1:2::/64")] == [1000 - module.MOST_OF_ONE]
     assert len(rig.stored.of(peer="2001:db8:1:3::1")) == 1
     assert len(rig.stored.there) == module.MOST_OF_ONE + 2
 
@@ -199,8 +199,8 @@ def test_names_that_one_address_makes_up_end_in_one_record_and_leave_others_thei
     rig.settle()
 
     assert len(rig.stored.of(peer="10.0.0.1")) == module.MOST_OF_ONE + 1
-    assert sum(each.count for each in rig.stored.of(peer="10.0.0.1")) == 10_000
-    assert [each.count for each in rig.stored.of(peer="10.0.0.2", name="mail")] == [1]
+    assert sum(job.count for job in rig.stored.of(peer="10.0.0.1")) == 10_000
+    assert [job.count for job in rig.stored.of(peer="10.0.0.2", name="mail")] == [1]
 
 
 def test_addresses_that_somebody_makes_up_end_in_one_record(rig: Rig) -> None:
@@ -209,7 +209,7 @@ def test_addresses_that_somebody_makes_up_end_in_one_record(rig: Rig) -> None:
     rig.settle()
 
     assert len(rig.stored.there) == module.MOST_COUNTED + 1
-    assert sum(each.count for each in rig.stored.there.values()) == 3 * module.MOST_COUNTED
+    assert sum(job.count for job in rig.stored.there.values()) == 3 * module.MOST_COUNTED
 
 
 def test_counting_goes_on_in_one_record_while_mongodb_is_away(rig: Rig) -> None:
@@ -221,7 +221,7 @@ def test_counting_goes_on_in_one_record_while_mongodb_is_away(rig: Rig) -> None:
     assert rig.waiting == 1
     rig.stored.away = False
     rig.settle()
-    assert [(each.count, each.until - each.at) for each in rig.stored.there.values()] == [
+    assert [(job.count, job.until - job.at) for job in rig.stored.there.values()] == [
         (10, 9 * module.REFUSALS_IN_ONE)
     ]
 

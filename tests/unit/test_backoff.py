@@ -63,7 +63,7 @@ def test_chance_moves_a_wait_by_its_share_and_no_further(backoff: Backoff, attem
 
 def test_by_default_a_job_is_tried_again_for_an_hour_at_least() -> None:
     settings = QueueSettings()
-    waits = [settings.retries.wait(each, lambda: 0.0) for each in range(1, settings.max_attempts)]
+    waits = [settings.retries.wait(number, lambda: 0.0) for number in range(1, settings.max_attempts)]
     assert 3600 <= sum(waits) <= 2 * 3600
 
 

@@ -43,7 +43,7 @@ def write(file: BinaryIO) -> None:
 def test_a_backup_is_read_as_it_was_written(tmp_path: Path) -> None:
     with ArchiveReader(written(tmp_path / "a.tar")) as reader:
         assert reader.manifest["schemas"] == {"sluicemq": 3}
-        assert [(each.name, each.documents) for each in reader.check()] == [
+        assert [(problem.name, problem.documents) for problem in reader.check()] == [
             (FILE, 50), ("dump/sluicemq/queue.mail.metadata.json.gz", 0),
         ]  # fmt: skip
         assert list(reader.documents(FILE)) == JOBS
@@ -54,7 +54,7 @@ def test_tar_and_gzip_make_files_of_it_that_have_the_form_of_mongodump(tmp_path:
     with tarfile.open(written(tmp_path / "a.tar")) as tar:
         tar.extractall(tmp_path, **SAFELY)  # noqa: S202 - made by this test
     with gzip.open(tmp_path / FILE) as plain:
-        assert bson.decode_all(plain.read()) == [bson.decode(each) for each in JOBS]
+        assert bson.decode_all(plain.read()) == [bson.decode(job) for job in JOBS]
 
 
 def test_names_are_written_as_mongodump_does() -> None:
@@ -156,7 +156,7 @@ def test_how_far_a_file_is_can_be_told(tmp_path: Path) -> None:
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(each.name for each in folder.iterdir())
+    return sorted(file.name for file in folder.iterdir())
 
 
 def add(backups: BackupFolder, at: float) -> Path:
@@ -206,7 +206,7 @@ def test_the_newest_stay_and_other_files_do(tmp_path: Path) -> None:
     backups = BackupFolder(tmp_path, "sluicemq")
     paths = [add(backups, MOMENT + 86_400 * day) for day in range(4)]
     assert backups.keep(2, paths[-1]) == paths[:2]
-    assert names(tmp_path) == sorted([*others, *(each.name for each in paths[2:])])
+    assert names(tmp_path) == sorted([*others, *(path.name for path in paths[2:])])
     assert backups.keep(2, paths[-1]) == []
 
 

@@ -51,7 +51,7 @@ def test_more_load_never_needs_less(rate: float, size: int, door: str, more: str
     assert greater.replica_sets * greater.node_cores >= less.replica_sets * less.node_cores
     rounded = less.replica_sets  # up, for each of them
     for total in ("disk_bytes", "oplog_bytes", "written_bytes_per_s", "replicated_bytes_per_s"):
-        before, then = (getattr(each, total) * each.replica_sets for each in (less, greater))
+        before, then = (getattr(plan, total) * plan.replica_sets for plan in (less, greater))
         assert then >= (before - rounded) * 0.999999
 
 
@@ -95,7 +95,7 @@ def test_keys_cost_the_broker_more_and_mongodb_nothing() -> None:
 
 def test_the_command_prints_every_figure_as_json() -> None:
     found = json.loads(run("--rate", "1000", "--json").stdout)
-    assert set(found) == {each.name for each in fields(Capacity)} | {"costs"}
+    assert set(found) == {field.name for field in fields(Capacity)} | {"costs"}
     assert found["costs"]["broker"] == 9.5
     assert found["jobs_waiting"] == 3_600_000
 

@@ -51,11 +51,11 @@ def acknowledged(at: float, queue: str, id_: str) -> list[Line]:
 
 
 def ledger(*lines: Iterable[Line], faults: Iterable[Disturbance] = ()) -> Ledger:
-    return Ledger.of(sorted((Fact(*line) for each in lines for line in each), key=lambda f: f.at), faults)
+    return Ledger.of(sorted((Fact(*line) for story in lines for line in story), key=lambda f: f.at), faults)
 
 
 def kinds(breaches: Iterable[Breach]) -> list[str]:
-    return sorted({each.kind for each in breaches})
+    return sorted({breach.kind for breach in breaches})
 
 
 def clean() -> list[list[Line]]:
@@ -80,7 +80,9 @@ def test_clean_books_have_no_breach() -> None:
 
 
 def without(queue: str, id_: str) -> list[list[Line]]:
-    return [[line for line in each if line[1] != "worker-1" or line[3:5] != (queue, id_)] for each in clean()]
+    return [
+        [line for line in story if line[1] != "worker-1" or line[3:5] != (queue, id_)] for story in clean()
+    ]
 
 
 @pytest.mark.parametrize(
@@ -188,9 +190,9 @@ PLANTED: dict[str, tuple[str, list[Line]]] = {
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_breach_of_jobs_is_found_with_its_evidence(name: str) -> None:
     kind, lines = PLANTED[name]
-    found = [each for each in job_checks(ledger(*clean(), lines)) if each.kind == kind]
+    found = [check for check in job_checks(ledger(*clean(), lines)) if check.kind == kind]
     assert found
-    assert all(each.evidence for each in found)
+    assert all(breach.evidence for breach in found)
 
 
 def test_what_is_refused_or_done_is_no_backlog(tmp_path: Path) -> None:
@@ -274,14 +276,14 @@ CHANGES: dict[str, tuple[str, Callable[[list[Line]], list[Line]], list[Stored]]]
     "a confirmed message that is gone": ("stream", list, stream("a", "b")),
     "a message that nobody published": ("unexpected", list, stream("a", "b", "c", "d")),
     "a reader that missed one": (
-        "stream", lambda lines: [each for each in lines if each[2:5] != ("read", features.STREAM, "b")],
+        "stream", lambda lines: [entry for entry in lines if entry[2:5] != ("read", features.STREAM, "b")],
         stream("a", "b", "c"),
     ),
     "a batch that was missed": (
-        "stream", lambda lines: [each for each in lines if each[5].get("first") != 2], stream("a", "b", "c"),
+        "stream", lambda lines: [fact for fact in lines if fact[5].get("first") != 2], stream("a", "b", "c"),
     ),
     "a subscription that did not come to the end": (
-        "stream", lambda lines: [each for each in lines if each[5].get("first") != 3], stream("a", "b", "c"),
+        "stream", lambda lines: [fact for fact in lines if fact[5].get("first") != 3], stream("a", "b", "c"),
     ),
     "a message that became no job": (
         "lost", list, [*stream("a", "b"), Stored(3, features.ROUTED_TOPIC, "c")],
@@ -327,7 +329,7 @@ def test_what_logs_samples_and_programs_show_is_found(tmp_path: Path) -> None:
     log = "12:00 INFO broker: counted: received=2 pushed=1\n12:01 ERROR broker: no\nTraceback (most recent)\n"
     (tmp_path / "broker-1" / "broker.log").write_text(log)
     samples = [[at, 1, 2**30, (50 if at < 150 else 500) * 2**20, 20] for at in range(300)]
-    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(each) + "\n" for each in samples))
+    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in samples))
     (tmp_path / "events.jsonl").write_text(
         json.dumps({"at": 1, "what": "ended", "victim": "broker 1"}) + "\n"
     )
@@ -359,7 +361,7 @@ def test_a_book_is_read_in_the_order_of_time_with_all_lives_of_a_program(tmp_pat
 def test_a_run_that_its_program_did_not_survive_has_no_end() -> None:
     begun: Line = (1, "worker-1", "begun", "q", "a", {"payload": "a"})
     books = ledger([begun, (2, "worker-1", "started", "", "", {})], run(3, "q", "a"))
-    assert [each.verdict for each in books.runs["q", "a"]] == ["", "commit"]
+    assert [seen.verdict for seen in books.runs["q", "a"]] == ["", "commit"]
 
 
 def test_a_fault_lasts_until_its_own_end(tmp_path: Path) -> None:
@@ -369,8 +371,10 @@ def test_a_fault_lasts_until_its_own_end(tmp_path: Path) -> None:
         {"at": 3, "what": "end", "fault": "held", "victim": "b"},
         {"at": 5, "what": "end", "fault": "held", "victim": "a"},
     ]
-    (tmp_path / "events.jsonl").write_text("".join(json.dumps(each) + "\n" for each in events))
-    assert [(each.victim, each.begin, each.end) for each in disturbances(tmp_path)] == [
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    assert [
+        (disturbance.victim, disturbance.begin, disturbance.end) for disturbance in disturbances(tmp_path)
+    ] == [
         ("a", 1, 5),
         ("b", 2, 3),
     ]

@@ -29,7 +29,7 @@ def test_faults_that_touch_one_place_do_not_overlap(seed: int) -> None:
     overlapping = pairs(steps)
     assert len(overlapping) > len(steps) / 2, "hardly anything happens at one time"
     for a, b in overlapping:
-        touched = [BY_NAME[each.fault].touches(each.victim) for each in (a, b)]
+        touched = [BY_NAME[fault.fault].touches(fault.victim) for fault in (a, b)]
         assert not touched[0] & touched[1], f"{a} and {b}"
 
 

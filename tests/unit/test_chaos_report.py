@@ -23,7 +23,7 @@ def a_run(folder: Path) -> Path:
         {"at": at, "what": "begin", "fault": "kill -9 of a broker", "victim": "broker <1>"},
         {"at": at + 0.5, "what": "end", "fault": "kill -9 of a broker", "victim": "broker <1>"},
     ]
-    (folder / "events.jsonl").write_text("".join(json.dumps(each) + "\n" for each in events))
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     (folder / "samples.jsonl").write_text(json.dumps([at + 0.2, 1, 77, 50 * 2**20, 20]) + "\n")
     return folder
 

@@ -64,11 +64,11 @@ class TestNewest:
     def test_a_connection_with_a_lower_number_is_an_older_one(
         self, clients: Clients, number: int, *, has: bool, elsewhere: bool
     ) -> None:
-        for each in (3, 2):  # what arrives late makes nothing older
+        for value in (3, 2):  # what arrives late makes nothing older
             if elsewhere:
-                clients.on_event(heard("c", each))
+                clients.on_event(heard("c", value))
             else:
-                clients.arrived(ClientConnection("c", each))
+                clients.arrived(ClientConnection("c", value))
 
         assert clients.has_newer_connection(ClientConnection("c", number)) == has
 
@@ -88,7 +88,7 @@ class TestNotices:
             clients.arrived(ClientConnection("c", number))
 
         assert told == [heard("c", 2), heard("c", 3)]
-        assert [BusEvent.read(str(each)) for each in told] == told
+        assert [BusEvent.read(str(event)) for event in told] == told
 
     def test_what_another_broker_told_is_not_told_on(self, clients: Clients, told: list[BusEvent]) -> None:
         clients.on_event(heard("c", 2))
@@ -130,7 +130,9 @@ class TestBound:
         clients.arrived(ClientConnection("c0", 2))
         clients.arrived(next(many))
 
-        newer = [clients.has_newer_connection(ClientConnection(f"c{each}", 1)) for each in (0, 1, 2, 20_000)]
+        newer = [
+            clients.has_newer_connection(ClientConnection(f"c{number}", 1)) for number in (0, 1, 2, 20_000)
+        ]
         assert newer == [True, False, True, True]
 
 

@@ -84,7 +84,7 @@ def test_a_misspelt_key_is_found() -> None:
 
 
 def test_every_port_is_of_this_host_alone_and_one_that_the_service_has() -> None:
-    published = {name: each["ports"] for name, each in SERVICES.items() if "ports" in each}
+    published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
     assert set(published) == {*BROKERS, "prometheus", "grafana"}
     own = {"prometheus": {"9090"}, "grafana": {"3000"}, **{name: {"5550", "5580"} for name in BROKERS}}
     outside = set()
@@ -97,20 +97,20 @@ def test_every_port_is_of_this_host_alone_and_one_that_the_service_has() -> None
 
 
 def test_all_files_are_there_or_made_by_prepare(prepared: Path) -> None:
-    mounted = [each for service in SERVICES.values() for each in service.get("volumes", ())]
-    sources = {each.split(":")[0] for each in mounted if each.startswith(".")}
-    sources |= {each["file"] for each in COMPOSE["secrets"].values()}
+    mounted = [mount for service in SERVICES.values() for mount in service.get("volumes", ())]
+    sources = {mount.split(":")[0] for mount in mounted if mount.startswith(".")}
+    sources |= {row["file"] for row in COMPOSE["secrets"].values()}
     assert len(sources) > 10
     for source in sources:
         path = source.removeprefix("./local/")
         assert (prepared / path if path != source else FOLDER / source).exists(), source
-    volumes = {each.split(":")[0] for each in mounted} - sources
+    volumes = {mount.split(":")[0] for mount in mounted} - sources
     assert volumes == set(COMPOSE["volumes"])
-    assert all(each.endswith(":ro") for each in mounted if each.startswith("."))
+    assert all(mount.endswith(":ro") for mount in mounted if mount.startswith("."))
 
 
 def test_every_secret_is_used_where_it_is_given() -> None:
-    given = {name: set(each.get("secrets", ())) for name, each in SERVICES.items()}
+    given = {name: set(settings.get("secrets", ())) for name, settings in SERVICES.items()}
     assert set().union(*given.values()) == set(COMPOSE["secrets"])
     read = {
         "broker1": (FOLDER / "sluicemq.toml").read_text(),
@@ -136,14 +136,16 @@ def test_services_start_again_and_in_order() -> None:
 
 
 def test_what_runs_our_image_has_no_rights_and_writes_nothing() -> None:
-    ours = {name: each for name, each in SERVICES.items() if each["image"] == "sluicemq"}
+    ours = {name: service for name, service in SERVICES.items() if service["image"] == "sluicemq"}
     assert set(ours) == {*BROKERS, "replica-set", "sluicemq"}
-    for each in ours.values():
-        assert each["read_only"]
-        assert each["cap_drop"] == ["ALL"]
-        assert each["security_opt"] == ["no-new-privileges:true"]
-    for each in SERVICES.values():
-        assert each["image"] == "sluicemq" or re.fullmatch(r"docker\.io/[\w/-]+:v?\d[\w.]*", each["image"])
+    for our in ours.values():
+        assert our["read_only"]
+        assert our["cap_drop"] == ["ALL"]
+        assert our["security_opt"] == ["no-new-privileges:true"]
+    for service in SERVICES.values():
+        assert service["image"] == "sluicemq" or re.fullmatch(
+            r"docker\.io/[\w/-]+:v?\d[\w.]*", service["image"]
+        )
 
 
 def test_a_stop_has_more_time_than_it_needs(prepared: Path, tmp_path: Path) -> None:
@@ -194,15 +196,15 @@ def test_the_configuration_is_one_that_a_broker_takes(prepared: Path, tmp_path: 
 
 
 def test_what_is_prepared_is_kept_and_nobody_else_gets_in(prepared: Path) -> None:
-    before = {each: each.read_bytes() for each in prepared.rglob("*") if each.is_file()}
+    before = {file: file.read_bytes() for file in prepared.rglob("*") if file.is_file()}
 
     assert prepare(prepared.parent) == ""
 
-    assert {each: each.read_bytes() for each in prepared.rglob("*") if each.is_file()} == before
+    assert {file: file.read_bytes() for file in prepared.rglob("*") if file.is_file()} == before
     assert prepared.stat().st_mode & 0o777 == 0o700
-    secrets = [text for each, text in before.items() if each.name not in ("sluicemq.toml", "config.toml")]
+    secrets = [text for file, text in before.items() if file.name not in ("sluicemq.toml", "config.toml")]
     assert len(set(secrets)) == len(secrets)
-    assert not any(each.name.endswith(".part") for each in before)
+    assert not any(file.name.endswith(".part") for file in before)
 
 
 def test_the_commands_have_a_profile_for_both_brokers(prepared: Path) -> None:
@@ -241,7 +243,7 @@ def test_grafana_finds_prometheus_and_the_dashboard() -> None:
 def test_the_image_has_extras_that_there_are() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     named = re.findall(r"EXTRAS=([\w,]+)", CONTAINERFILE)
-    assert {each for names in named for each in names.split(",")} <= set(extras)
+    assert {name for names in named for name in names.split(",")} <= set(extras)
     assert named[-1] == "broker,redis"
 
 
@@ -254,9 +256,9 @@ def test_all_that_an_image_needs_is_locked_by_its_hashes(extras: str) -> None:
     text = (ROOT / "deploy/container/lock" / f"{extras}.txt").read_text()
     locked = {canonicalize_name(name): version for name, version in re.findall(_LOCKED, text, re.MULTILINE)}
     assert len(locked) == text.count("==")
-    for each in map(Requirement, ["setuptools>=77", *_needed(extras.split(","))]):
-        if each.marker is None or each.marker.evaluate():
-            assert locked[canonicalize_name(each.name)] in each.specifier, each
+    for requirement in map(Requirement, ["setuptools>=77", *_needed(extras.split(","))]):
+        if requirement.marker is None or requirement.marker.evaluate():
+            assert locked[canonicalize_name(requirement.name)] in requirement.specifier, requirement
     assert "--require-hashes" in CONTAINERFILE
 
 
@@ -264,9 +266,9 @@ def _needed(extras: list[str]) -> Iterator[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     yield from project["dependencies"]
     for extra in extras:
-        for each in project["optional-dependencies"][extra]:
-            own = re.fullmatch(r"sluicemq\[(.*)\]", each)
-            yield from _needed(own[1].split(",")) if own else (each,)
+        for requirement in project["optional-dependencies"][extra]:
+            own = re.fullmatch(r"sluicemq\[(.*)\]", requirement)
+            yield from _needed(own[1].split(",")) if own else (requirement,)
 
 
 def test_the_health_check_is_a_command_that_there_is() -> None:
@@ -274,7 +276,7 @@ def test_the_health_check_is_a_command_that_there_is() -> None:
     assert words[0] == "sluicemq"
     command = app.get_command(None, words[1])  # type: ignore[arg-type]
     assert command
-    assert "--http" in {name for each in command.params for name in each.opts}
+    assert "--http" in {name for param in command.params for name in param.opts}
     assert words[2:] == ["--http", "127.0.0.1:5580"]
 
 
@@ -282,4 +284,4 @@ def test_a_build_reads_what_pip_needs_and_no_more() -> None:
     kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     read = {"pyproject.toml", "README.md", "LICENSE", "broker", "devices", "clients/sluicemq"}
     assert kept == read | {"deploy/container/lock", "deploy/container/bill.py"}
-    assert all((ROOT / each).exists() for each in kept)
+    assert all((ROOT / name).exists() for name in kept)

@@ -37,7 +37,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
     assert (config.broker.lease, config.broker.heartbeat, config.broker.silence) == (15.0, 2.0, 20.0)
     assert config.broker.max_job_bytes == 12 * 2**20
     assert config.queue("any").max_attempts == 13
-    assert [doors(each) for each in config.devices] == [
+    assert [doors(device) for device in config.devices] == [
         ("streamer", [5551], [5552], [5557]),
         ("queue", [5553], [5554], []),
         ("forwarder", [5555], [5556], []),
@@ -117,7 +117,7 @@ def test_ports_move_every_default_door_and_http(
 
     assert config.broker.endpoint.address == "tcp://127.0.0.1:6550"
     assert config.broker.http == "127.0.0.1:6580"
-    assert [doors(each) for each in config.devices] == [
+    assert [doors(device) for device in config.devices] == [
         ("streamer", [6551], [6552], [6557]),
         ("queue", [6553], [6554], []),
         ("forwarder", [6555], [6556], []),
@@ -190,7 +190,7 @@ def test_what_clients_read_is_left_to_them() -> None:
 
 
 def test_a_variable_that_nobody_knows_is_named() -> None:
-    assert [str(each) for each in load(None, {"SLUICEMQ_NONSENSE": "1"}, {}).warnings] == [
+    assert [str(warning) for warning in load(None, {"SLUICEMQ_NONSENSE": "1"}, {}).warnings] == [
         "SLUICEMQ_NONSENSE: no variable of SluiceMQ has this name: it is ignored"
     ]
 
@@ -395,7 +395,7 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load(file, {"SLUICEMQ_HWM": "x", "SLUICEMQ_LEASES": "1"}, {"poll": "0"})
 
-    places = [each.place.removeprefix(f"{file}: ") for each in caught.value.problems]
+    places = [problem.place.removeprefix(f"{file}: ") for problem in caught.value.problems]
     assert sorted(places) == sorted(
         [
             *("[broker]: lese", "[broker] lease", "[broker] mongodb_uri", "SLUICEMQ_LEASES", "SLUICEMQ_HWM"),
@@ -404,7 +404,7 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
             *("[[devices]] no. 2: ack", "[[devices]] no. 2"),
         ]
     )
-    assert str(caught.value).splitlines() == [str(each) for each in caught.value.problems]
+    assert str(caught.value).splitlines() == [str(problem) for problem in caught.value.problems]
 
 
 def test_what_contradicts_itself_is_told_beside_what_is_wrong_by_itself(tmp_path: Path) -> None:
@@ -449,14 +449,14 @@ def test_nothing_is_compared_with_a_default_that_nobody_asked_for(
     file = written(tmp_path, text)
     with pytest.raises(ConfigError) as caught:
         load(file, {}, {})
-    assert [each.place.removeprefix(f"{file}: ") for each in caught.value.problems] == [wrong]
+    assert [problem.place.removeprefix(f"{file}: ") for problem in caught.value.problems] == [wrong]
 
 
 # What a map of a back-off says, a queue says in settings of their own.
-_ALIKE = [each for each in OPTIONS.values() if each.setting and each.name != "backoff"]
+_ALIKE = [option for option in OPTIONS.values() if option.setting and option.name != "backoff"]
 
 
-@pytest.mark.parametrize("option", _ALIKE, ids=lambda each: each.name)
+@pytest.mark.parametrize("option", _ALIKE, ids=lambda option: option.name)
 def test_a_queue_may_say_of_an_option_what_a_header_may(option: Option) -> None:
     rule = settings_of(QueueSettings)[option.setting].metadata["rule"]
     least, most = option.rule.bounds
@@ -467,7 +467,7 @@ def test_a_queue_may_say_of_an_option_what_a_header_may(option: Option) -> None:
 
 
 def test_every_setting_of_the_broker_is_a_flag() -> None:
-    flags = {each.name: each for each in serve.params}
+    flags = {param.name: param for param in serve.params}
     for key in settings_of(BrokerSettings):
         assert flags[key].opts == ["--" + key.replace("_", "-")]
 
@@ -529,7 +529,7 @@ def test_a_running_broker_takes_live_settings_and_no_others(tmp_path: Path) -> N
     assert (running.queue("b").ttl, running.queue("b").max_attempts) == (None, 9)
     assert running.queue("new").max_attempts == 9
     assert running.devices == old.devices
-    told = {str(each) for each in changes(old, new) if each.live}
+    told = {str(change) for change in changes(old, new) if change.live}
     assert told == {
         '[broker] log_level: "info" -> "debug"',
         '[queues."*"] max_attempts: 13 -> 9',
@@ -538,7 +538,7 @@ def test_a_running_broker_takes_live_settings_and_no_others(tmp_path: Path) -> N
         "[queues.b] ttl: 3.0 -> nothing",
         "[queues.b] max_attempts: 13 -> 9",
     }
-    assert {str(each) for each in changes(running, new)} == {
+    assert {str(change) for change in changes(running, new)} == {
         "[broker] lease: 15.0 -> 20.0",
         '[broker] mongodb_uri: nothing -> "mongodb://me:***@db/"',
         '[queues.a] database: nothing -> "elsewhere"',
@@ -594,7 +594,7 @@ def takes(rule: Rule, value: object) -> bool:
 
 def doors(device: DeviceSettings) -> tuple[str, list[int], list[int], list[int]]:
     ends = (device.frontends, device.backends, device.commits)
-    push, pull, commit = ([int(each.address.rpartition(":")[2]) for each in end] for end in ends)
+    push, pull, commit = ([int(door.address.rpartition(":")[2]) for door in end] for end in ends)
     return device.kind, push, pull, commit
 
 

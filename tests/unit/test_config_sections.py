@@ -80,21 +80,23 @@ def with_part(config: Config, attribute: str, value: Any) -> Config:
 
 TABLES = tables(CONFIG)
 SETTINGS = [
-    pytest.param(place, key, each, id=f"{place} {key}")
+    pytest.param(place, key, case, id=f"{place} {key}")
     for place, table in TABLES.items()
-    for key, each in settings_of(type(settings_at(CONFIG, table))).items()
+    for key, case in settings_of(type(settings_at(CONFIG, table))).items()
 ]
-NAMED = [each for each in SECTIONS if isinstance(getattr(CONFIG, each.attribute), Mapping)]
-LISTED = [each for each in SECTIONS if isinstance(getattr(CONFIG, each.attribute), tuple)]
+NAMED = [section for section in SECTIONS if isinstance(getattr(CONFIG, section.attribute), Mapping)]
+LISTED = [section for section in SECTIONS if isinstance(getattr(CONFIG, section.attribute), tuple)]
 
 
 def of(sections: list[Section]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("section", sections, ids=[each.name for each in sections])
+    return pytest.mark.parametrize("section", sections, ids=[section.name for section in sections])
 
 
 def test_each_part_of_the_configuration_belongs_to_a_section() -> None:
-    held = {each.attribute for each in SECTIONS} | {each.others for each in SECTIONS if each.others}
-    assert held == {each.name for each in fields(Config) if each.compare}
+    held = {section.attribute for section in SECTIONS} | {
+        section.others for section in SECTIONS if section.others
+    }
+    assert held == {field.name for field in fields(Config) if field.compare}
 
 
 @pytest.mark.parametrize(("place", "key", "setting"), SETTINGS)
@@ -110,7 +112,7 @@ def test_another_value_is_told_and_taken_over_where_it_is_live(
     assert taken == (new if found[0].live else CONFIG)
 
 
-@of([each for each in NAMED if each.others])
+@of([setting for setting in NAMED if setting.others])
 def test_a_new_table_of_a_name_is_told_by_its_differences_from_the_table_for_all_others(
     section: Section,
 ) -> None:
@@ -126,7 +128,7 @@ def test_a_new_table_of_a_name_is_told_by_its_differences_from_the_table_for_all
         assert taken.get("new", taken[OTHERS]).max_bytes == (after if change.live else before)
 
 
-@of([each for each in NAMED if not each.others])
+@of([setting for setting in NAMED if not setting.others])
 def test_a_table_that_is_added_or_removed_is_told(section: Section) -> None:
     (settings,) = section.of(CONFIG).values()
     more = with_part(CONFIG, section.attribute, {"one": settings, "new": settings})
@@ -150,10 +152,10 @@ def test_a_list_with_more_or_fewer_tables_is_told(section: Section) -> None:
 def test_all_tables_are_shown_as_toml_and_as_json() -> None:
     shown, as_values = tomllib.loads(describe(CONFIG)), as_json(CONFIG)
 
-    assert shown.keys() == as_values.keys() == {each.name for each in SECTIONS if "." not in each.name}
+    assert shown.keys() == as_values.keys() == {known.name for known in SECTIONS if "." not in known.name}
     for section in SECTIONS:
         held, path = section.of(CONFIG), section.name.split(".")
-        in_toml, in_json = (reduce(dict.__getitem__, path, each) for each in (shown, as_values))
+        in_toml, in_json = (reduce(dict.__getitem__, path, values) for values in (shown, as_values))
         if isinstance(held, Mapping):
             assert list(in_toml) == list(in_json) == list(held)
         elif isinstance(held, tuple):

@@ -20,7 +20,7 @@ from sluicemq_devices.hub import DeviceCount, Metric, Mishap
 ROOMS = [Path(package.__file__ or "").parent for package in (sluicemq_broker, sluicemq_devices)]
 SOURCES = [path for room in ROOMS for path in room.rglob("*.py")]
 ENUMS: list[type[Metric]] = [Count, DeviceCount, Gauge, Mishap, Timing]
-NAMES = {str(each) for enum in ENUMS for each in enum}
+NAMES = {str(count) for enum in ENUMS for count in enum}
 
 
 def kinds_of(error: type[SluiceError]) -> Iterator[type[SluiceError]]:
@@ -36,9 +36,9 @@ def nodes(path: Path) -> list[ast.AST]:
 
 def words(node: ast.AST) -> set[str]:
     return {
-        each.value
-        for each in ast.walk(node)
-        if isinstance(each, ast.Constant) and isinstance(each.value, str)
+        constant.value
+        for constant in ast.walk(node)
+        if isinstance(constant, ast.Constant) and isinstance(constant.value, str)
     }
 
 
@@ -98,16 +98,18 @@ def test_a_name_that_nothing_else_can_be_stands_only_where_it_is_declared() -> N
 
 
 def test_every_name_that_is_declared_is_used() -> None:
-    assert {each.name for each in Count} - used(Count) - of_errors() == set()
-    assert {each.name for each in Timing} - used(Timing) == set()
-    assert {each.name for each in Mishap} - used(Mishap) == set()
-    assert {each.name for each in DeviceCount} - used(DeviceCount) == set()
+    assert {count.name for count in Count} - used(Count) - of_errors() == set()
+    assert {timing.name for timing in Timing} - used(Timing) == set()
+    assert {mishap.name for mishap in Mishap} - used(Mishap) == set()
+    assert {count.name for count in DeviceCount} - used(DeviceCount) == set()
     of_rows = ("permits", "held_back")  # fields of a QueueRow
-    assert {each.name for each in Gauge} - used(Gauge) == {name.upper() for name in (*SHOWN_STATES, *of_rows)}
+    assert {gauge.name for gauge in Gauge} - used(Gauge) == {
+        name.upper() for name in (*SHOWN_STATES, *of_rows)
+    }
 
 
 def test_no_name_is_declared_twice_among_counters() -> None:
-    names = [str(each) for each in (*Count, *Mishap)]
+    names = [str(count) for count in (*Count, *Mishap)]
     assert len(names) == len(set(names))
 
 
@@ -116,7 +118,7 @@ def test_a_refusal_is_counted_by_the_code_of_its_error(error: type[SluiceError])
     assert Count.of(error("why")) == error.code.lower()
 
 
-@pytest.mark.parametrize("figure", [each for enum in ENUMS for each in enum], ids=str)
+@pytest.mark.parametrize("figure", [count for enum in ENUMS for count in enum], ids=str)
 def test_a_figure_has_a_sentence_and_a_unit(figure: Metric) -> None:
     assert figure.text
     assert figure.unit

@@ -74,10 +74,10 @@ def listening(feed: LiveFeed) -> Generator[bytes, None, None]:
 
 def test_all_who_look_get_the_same_snapshots(feed: LiveFeed, time: VirtualTime) -> None:
     first, second = listening(feed), listening(feed)
-    waiting = [gevent.spawn(next, each) for each in (first, second)]
+    waiting = [gevent.spawn(next, feed) for feed in (first, second)]
     come_to_rest()
     time.passes(INTERVAL)
-    assert [number(each.get(timeout=60)) for each in waiting] == [2, 2]
+    assert [number(job.get(timeout=60)) for job in waiting] == [2, 2]
     first.close()
     second.close()
     assert feed.open == 0
@@ -156,7 +156,7 @@ def test_each_caller_gets_what_it_may_see(time: VirtualTime) -> None:
     snapshot = Snapshot(rows, _about({"pushed": 1}, {"name": "b", "pid": 7}), {"sms": 2})
     reader = Caller(Principal("reader", Permissions({Action.READ: ("mail",)})))
     seen = snapshot.of(reader).whole(View(limit=10))
-    assert [each.name for each in seen.queues] == ["mail"]
+    assert [queue.name for queue in seen.queues] == ["mail"]
     assert (seen.totals.queues, seen.totals.ready) == (1, 1)
     assert (seen.dying, seen.counters, seen.broker) == ({}, {}, {"name": "b"})
     # callers with equal permissions share one, and who may see everything has the snapshot itself
@@ -189,14 +189,14 @@ def test_fifty_dashboards_of_one_caller_cost_one_look_at_the_queues() -> None:
     # When many ask at one time
     asking = [gevent.spawn(snapshot.of, reader) for _ in range(50)]
     # Then
-    assert len({id(each.get(timeout=60)) for each in asking}) == 1
+    assert len({id(asking_one.get(timeout=60)) for asking_one in asking}) == 1
     assert rows.looks == 3
 
 
 def test_what_others_see_is_not_what_a_caller_may_see_since_its_permissions_have_changed() -> None:
     # Given a caller for whom more queues are looked at than in one turn of the hub
     snapshot = Snapshot([row(f"q{number}") for number in range(2500)], _about({}), {})
-    mail, all_queues = (Permissions({Action.READ: (each,)}) for each in ("q1", "q*"))
+    mail, all_queues = (Permissions({Action.READ: (name,)}) for name in ("q1", "q*"))
     grows, twin = Principal("grows", mail), Caller(Principal("twin", mail))
     asking = gevent.spawn(snapshot.of, Caller(grows))
     gevent.sleep(0)
@@ -204,4 +204,4 @@ def test_what_others_see_is_not_what_a_caller_may_see_since_its_permissions_have
     grows.change(all_queues)
     asking.get(timeout=60)
     # Then
-    assert [each.name for each in snapshot.of(twin).page(View(limit=10)).queues] == ["q1"]
+    assert [queue.name for queue in snapshot.of(twin).page(View(limit=10)).queues] == ["q1"]

@@ -60,5 +60,5 @@ def test_hurry_ends_a_wait_that_is_under_way_and_every_later_one(deadline: Deadl
     gevent.joinall(waiting, timeout=60)
     deadline.begin(1000.0)
     # Then
-    assert [each.value for each in waiting] == [False, False]
+    assert [job.value for job in waiting] == [False, False]
     assert not deadline.until(never)

@@ -68,9 +68,11 @@ class Table(RuleBasedStateMachine):
 
     @rule(worker=workers)
     def removed(self, worker: FakeWorker) -> None:
-        popped = [each for each in worker.in_flight.values() if each.state is DeliveryState.REMOVING]
+        popped = [
+            delivery for delivery in worker.in_flight.values() if delivery.state is DeliveryState.REMOVING
+        ]
         self.table.removed(worker, popped)
-        assert all(each.state is DeliveryState.SETTLED for each in popped)
+        assert all(job.state is DeliveryState.SETTLED for job in popped)
         self._recount()
 
     @rule(seconds=st.floats(0, 2 * LASTS))
@@ -78,45 +80,51 @@ class Table(RuleBasedStateMachine):
         self.now += seconds
         silent = self.table.never_answered(self.now)
         late = self.table.time_out(self.now)
-        assert all(each.state is DeliveryState.VOID for each in silent)
-        assert all(each.state is DeliveryState.OVERDUE for each in late)
-        assert all(each.overdue_at > self.now for each in self.table.in_flight.values())
+        assert all(delivery.state is DeliveryState.VOID for delivery in silent)
+        assert all(delivery.state is DeliveryState.OVERDUE for delivery in late)
+        assert all(delivery.overdue_at > self.now for delivery in self.table.in_flight.values())
         self._recount()
 
     @rule(owner=st.sampled_from(["one", "other"]))
     def lose(self, owner: str) -> None:
         lost = self.table.lose(owner, self.now)
-        assert all(each.job.owner != owner for each in self.table.in_flight.values())
-        assert all(each.state is DeliveryState.OVERDUE for each in lost)
+        assert all(delivery.job.owner != owner for delivery in self.table.in_flight.values())
+        assert all(delivery.state is DeliveryState.OVERDUE for delivery in lost)
         self._recount()
 
     @rule(worker=consumes(workers))
     def leave(self, worker: FakeWorker) -> None:
-        had = [each for each in self.all if each.worker is worker and each.state is DeliveryState.IN_FLIGHT]
+        had = [
+            delivery
+            for delivery in self.all
+            if delivery.worker is worker and delivery.state is DeliveryState.IN_FLIGHT
+        ]
         assert self.table.leave(worker) == had
-        assert all(each.state in ENDED for each in self.all if each.worker is worker)
+        assert all(delivery.state in ENDED for delivery in self.all if delivery.worker is worker)
 
     @invariant()
     def each_table_holds_what_the_states_say(self) -> None:
-        in_flight = {each.receipt for each in self.all if each.state is DeliveryState.IN_FLIGHT}
+        in_flight = {delivery.receipt for delivery in self.all if delivery.state is DeliveryState.IN_FLIGHT}
         assert self.table.in_flight.keys() == in_flight
         for worker in self.everybody:
-            mine = [each for each in self.all if each.worker is worker]
+            mine = [delivery for delivery in self.all if delivery.worker is worker]
             taken = {DeliveryState.IN_FLIGHT, DeliveryState.REMOVING}
-            assert worker.in_flight.keys() == {each.receipt for each in mine if each.state in taken}
-            overdue = {each.receipt for each in mine if each.state is DeliveryState.OVERDUE}
+            assert worker.in_flight.keys() == {
+                delivery.receipt for delivery in mine if delivery.state in taken
+            }
+            overdue = {delivery.receipt for delivery in mine if delivery.state is DeliveryState.OVERDUE}
             assert overdue <= worker.overdue.keys()  # and those that never answered
 
     @invariant()
     def the_marks_count_what_is_in_flight(self) -> None:
-        flying = [each.job for each in self.table.in_flight.values() if each.worker.marks]
-        assert (self.marks.jobs, self.marks.bytes) == (len(flying), sum(each.size for each in flying))
+        flying = [delivery.job for delivery in self.table.in_flight.values() if delivery.worker.marks]
+        assert (self.marks.jobs, self.marks.bytes) == (len(flying), sum(delivery.size for delivery in flying))
         assert self.marks.jobs <= self.marks.most_jobs
 
     @invariant()
     def the_sums_are_those_of_the_workers(self) -> None:
-        assert self.table.capacity == sum(each.takes.at_most for each in self.table.workers)
-        assert self.table.free == sum(each.takes.now for each in self.table.workers)
+        assert self.table.capacity == sum(worker.takes.at_most for worker in self.table.workers)
+        assert self.table.free == sum(worker.takes.now for worker in self.table.workers)
 
     def _recount(self) -> None:
         """As the dispatcher does for whom it offers."""
@@ -142,7 +150,7 @@ def test_receipts_are_never_the_same() -> None:
     opened = table.open(worker, some_jobs(50, owner="me"), 0.0) + table.open(
         worker, some_jobs(50, owner="me"), 0.0
     )
-    assert len({each.receipt for each in opened}) == 100
+    assert len({delivery.receipt for delivery in opened}) == 100
 
 
 def test_a_hard_limit_counts_from_when_a_worker_has_begun_a_job() -> None:

@@ -10,7 +10,7 @@ ALIKE: dict[str, Any] = {"*": {"max_attempts": 7}, "mail": {"max_attempts": 7, "
 
 
 def found(**files: Any) -> list[tuple[str, str, dict[str, Any]]]:
-    return [(each.queue, each.key, dict(each.values)) for each in differences(files)]
+    return [(difference.queue, difference.key, dict(difference.values)) for difference in differences(files)]
 
 
 def test_files_that_say_one_thing_do_not_differ() -> None:

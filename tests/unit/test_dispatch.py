@@ -128,7 +128,7 @@ def test_a_tick_finds_what_other_brokers_have_pushed(empty: DispatchRig) -> None
     empty.store.ready.append(a_job("theirs"))
     empty.tick()
     [worker] = empty.scheduler.deliveries.workers
-    assert ids([each.job for each in worker.in_flight.values()]) == ["theirs"]
+    assert ids([delivery.job for delivery in worker.in_flight.values()]) == ["theirs"]
 
 
 def test_a_delayed_job_is_claimed_when_it_is_due_without_waiting_for_the_tick(empty: DispatchRig) -> None:
@@ -389,7 +389,7 @@ def test_a_worker_gets_large_jobs_few_at_a_time(rig: DispatchRig) -> None:
     rig.ready(*some_jobs(12, size=MESSAGE_BYTES // 2))
     worker = rig.worker(prefetch=12)
     wait_for(lambda: len(worker.jobs) == 12)
-    assert {len(each) for each in worker.messages} == {2}
+    assert {len(message) for message in worker.messages} == {2}
 
 
 # -------------------------------------------------------------- on the way back

@@ -71,7 +71,7 @@ def slug(title: str) -> str:
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_every_file_that_a_page_links_or_names_is_there(page: Path) -> None:
-    linked = [each[0] for link in links(page) if (each := target(page, link))]
+    linked = [linked_to[0] for link in links(page) if (linked_to := target(page, link))]
     missing = [str(file) for file in linked if not file.exists()]
     named = re.findall(r"`(\w[\w/-]*/[\w-]+\.(?:py|md|toml))`", page.read_text())
     missing += [name for name in named if not any((ROOT / place / name).exists() for place in PLACES)]
@@ -80,8 +80,8 @@ def test_every_file_that_a_page_links_or_names_is_there(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_every_heading_that_a_page_links_is_there(page: Path) -> None:
-    found = [each for link in links(page) if (each := target(page, link))]
-    named = [each for each in found if each[1]]
+    found = [linked_to for link in links(page) if (linked_to := target(page, link))]
+    named = [link for link in found if link[1]]
     missing = [f"{file}#{heading}" for file, heading in named if heading not in anchors(file)]
     assert missing == []
 
@@ -96,7 +96,7 @@ def test_a_release_changes_one_line_of_the_documents_and_one_of_the_code() -> No
     lines = [line for page in pages for line in page.read_text().splitlines() if "pip install '" in line]
     assert lines == [to_install("embedded").removesuffix(" in a checkout of SluiceMQ")]
     code = [*(ROOT / "clients").rglob("*.py"), *(ROOT / "broker").rglob("*.py")]
-    assert [each.name for each in code if "pip install" in each.read_text()] == ["installed.py"]
+    assert [file.name for file in code if "pip install" in file.read_text()] == ["installed.py"]
 
 
 def test_the_index_has_every_page() -> None:
@@ -124,8 +124,8 @@ def sentences(page: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("page", WRITTEN, ids=[str(page.relative_to(ROOT)) for page in WRITTEN])
 def test_a_page_is_in_plain_words_and_short_sentences(page: Path) -> None:
-    assert [each for each in sentences(page) if WORDS.search(each)] == []
-    assert [each for each in sentences(page) if len(each.split()) > LONGEST_SENTENCE] == []
+    assert [sentence for sentence in sentences(page) if WORDS.search(sentence)] == []
+    assert [sentence for sentence in sentences(page) if len(sentence.split()) > LONGEST_SENTENCE] == []
 
 
 # ---------------------------------------------------------------------- samples
@@ -133,8 +133,8 @@ def test_a_page_is_in_plain_words_and_short_sentences(page: Path) -> None:
 
 @pytest.mark.parametrize("package", ["sluicemq_broker", "sluicemq_devices"])
 def test_the_rooms_are_drawn_as_the_linter_holds_them(package: str) -> None:
-    [contract] = [each for each in PROJECT["tool"]["importlinter"]["contracts"] if each["type"] == "rooms"]
-    [stair] = [each.partition(": ")[2] for each in contract["stairs"] if each.startswith(f"{package}:")]
+    [contract] = [row for row in PROJECT["tool"]["importlinter"]["contracts"] if row["type"] == "rooms"]
+    [stair] = [text.partition(": ")[2] for text in contract["stairs"] if text.startswith(f"{package}:")]
     drawn = read("docs/architecture.md")
     assert f"    {stair.replace(', ', '  ')}\n" in read("CONTRIBUTING.md")
     for room in re.split(r"[,|] ", stair.replace(" |", ",")):
@@ -211,8 +211,8 @@ class Shown(NamedTuple):
 def messages(mark: str = "smq1(?: session)?") -> Iterator[Shown]:
     """The messages in the blocks under this mark."""
     for block in re.findall(rf"<!-- {mark} -->\n```text\n(.*?)```", read("docs/smq1.md"), re.DOTALL):
-        for each in re.findall(r"^([→←]) ([A-Z]+) (\[.*\])\n((?:    .*\n)+)", block, re.MULTILINE):
-            arrow, verb, array, shown = each
+        for example in re.findall(r"^([→←]) ([A-Z]+) (\[.*\])\n((?:    .*\n)+)", block, re.MULTILINE):
+            arrow, verb, array, shown = example
             yield Shown(arrow, verb, value(array), [bytes.fromhex(part) for part in shown.split("|")])
 
 
@@ -226,8 +226,8 @@ def value(text: str) -> list[Any]:
 def test_every_message_of_smq1_has_the_bytes_that_are_shown() -> None:
     shown = list(messages())
     assert len(shown) > 15
-    for each in shown:
-        assert wire.encode(each.verb.encode(), *each.array) == each.frames, each.array
+    for example in shown:
+        assert wire.encode(example.verb.encode(), *example.array) == example.frames, example.array
     lines = re.findall(r"^[→←] ", read("docs/smq1.md"), re.MULTILINE)
     assert len(lines) == len(shown)
 
@@ -237,6 +237,6 @@ def test_every_verb_of_smq1_is_described() -> None:
     page = read("docs/smq1.md")
     rows = re.findall(r"^\| (`[A-Z]+`(?:, `[A-Z]+`)*) \| `\[n", page, re.MULTILINE)
     described = {*re.findall(r"^### ([A-Z]+)$", page, re.MULTILINE), *re.findall(r"[A-Z]+", " ".join(rows))}
-    assert described == {each.decode() for each in vars(wire).values() if isinstance(each, bytes)} - {
+    assert described == {var.decode() for var in vars(wire).values() if isinstance(var, bytes)} - {
         *("SMQ1", "OK", "ERROR")
     }

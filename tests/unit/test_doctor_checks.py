@@ -65,7 +65,9 @@ def found(
 
 
 def bad(findings: list[Finding]) -> list[tuple[Level, str]]:
-    return [(each.level, each.what) for each in findings if each.level in (Level.WARNING, Level.ERROR)]
+    return [
+        (finding.level, finding.what) for finding in findings if finding.level in (Level.WARNING, Level.ERROR)
+    ]
 
 
 def test_a_replica_set_that_is_well_has_no_finding() -> None:
@@ -100,11 +102,11 @@ def test_what_a_user_may_not_see_is_said_with_the_role_that_lets_it() -> None:
     less = WELL._replace(
         oplog=None, members=None, unseen={"oplog": "not authorized", "members": "not authorized"}
     )
-    said = [each for each in found(facts=less)["mongodb"] if each.level == Level.INFO]
-    assert [each.what for each in said] == [
+    said = [finding for finding in found(facts=less)["mongodb"] if finding.level == Level.INFO]
+    assert [finding.what for finding in said] == [
         f"{name} of MongoDB can't be looked at" for name in ("members", "oplog")
     ]
-    assert all("clusterMonitor" in each.to_do for each in said)
+    assert all("clusterMonitor" in finding.to_do for finding in said)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +137,7 @@ def test_values_that_are_rarely_meant_are_named(flags: dict[str, Any], said: str
 )
 def test_queues_that_need_somebody_are_named(row: dict[str, Any], level: Level, said: str) -> None:
     answers = Answers(endpoint="tcp://127.0.0.1:1", by_name={"queues": [{**QUEUE, **row}]})
-    [what] = [each.what for each in found(answers=answers)["queues"] if each.level == level]
+    [what] = [finding.what for finding in found(answers=answers)["queues"] if finding.level == level]
     assert said in what
 
 
@@ -187,14 +189,16 @@ def test_the_certificate_of_the_http_door_is_looked_at(
     file = tmp_path / "broker.toml"
     file.write_text(f'[broker]\nhttp_tls_cert = "{made.chain}"\nhttp_tls_key = "{made.key}"\n')
     findings = found(config=load(file, {}, {}), now=time.time())
-    (mine,) = [each for some in findings.values() for each in some if "certificate" in each.what]
+    (mine,) = [finding for some in findings.values() for finding in some if "certificate" in finding.what]
     assert mine.level == level
     assert said in mine.what
 
 
 def test_a_mongodb_without_fixes_is_named_and_its_own_one_on_this_machine_is_only_mentioned() -> None:
     (finding,) = found(facts=WELL._replace(version="6.0.5"), now=IN_2026)["mongodb"][:1]
-    levels = {each.level for each in found(facts=WELL._replace(version="6.0.5"), now=IN_2026)["mongodb"]}
+    levels = {
+        finding.level for finding in found(facts=WELL._replace(version="6.0.5"), now=IN_2026)["mongodb"]
+    }
     assert finding.level == Level.OK
     assert Level.WARNING in levels
     assert bad(found(facts=WELL, now=IN_2026)["mongodb"]) == []

@@ -223,9 +223,9 @@ def test_each_door_takes_what_it_says_itself_after_a_change() -> None:
     """SIGHUP: connections end whose mechanism their door speaks no more, also those with a key."""
     security = Security(Counters(), SETTINGS, {"mailer": MAILER})
     devices = [DeviceSettings(kind="queue", frontends=(END,)) for _ in "12"]
-    guards = [security.guard(END, each) for each in devices]
-    callers = [caller for each in guards if (caller := admitted(each, Credentials(CURVE, key=KEY))[0])]
-    before: list[tuple[Endpoint, DeviceSettings | None]] = [(END, each) for each in devices]
+    guards = [security.guard(END, device) for device in devices]
+    callers = [caller for guard in guards if (caller := admitted(guard, Credentials(CURVE, key=KEY))[0])]
+    before: list[tuple[Endpoint, DeviceSettings | None]] = [(END, device) for device in devices]
     closed = DeviceSettings(kind="queue", frontends=(END,), mechanism=("null",), anonymous=Permissions())
 
     security.reconfigure(SETTINGS, {"mailer": MAILER}, zip(before, [(END, closed), before[1]], strict=True))

@@ -16,10 +16,10 @@ def items(*files: str) -> list[Any]:
 
 
 def ran(recorder: Recorder, file: str, *seconds: float) -> None:
-    for each in seconds:
+    for second in seconds:
         test = f"tests/{file}::test_one"
         recorder.pytest_runtest_logreport(
-            pytest.TestReport(test, (file, 1, ""), {}, "passed", None, "call", duration=each)
+            pytest.TestReport(test, (file, 1, ""), {}, "passed", None, "call", duration=second)
         )
 
 
@@ -28,7 +28,7 @@ def test_the_longest_files_are_begun_first_and_the_tests_of_each_stay_together()
 
     longest_first(tests, {"unit/a.py": 1.0, "faults/b.py": 20.0})
 
-    assert [each.path.name for each in tests] == ["b.py", "b.py", "a.py", "a.py"]
+    assert [test.path.name for test in tests] == ["b.py", "b.py", "a.py", "a.py"]
 
 
 def test_a_file_that_was_not_recorded_is_begun_before_all_others() -> None:
@@ -36,7 +36,7 @@ def test_a_file_that_was_not_recorded_is_begun_before_all_others() -> None:
 
     longest_first(tests, {"unit/a.py": 1.0, "unit/gone.py": 99.0})
 
-    assert [each.path.name for each in tests] == ["new.py", "a.py"]
+    assert [test.path.name for test in tests] == ["new.py", "a.py"]
 
 
 def test_in_a_fresh_checkout_unit_tests_are_begun_last() -> None:
@@ -44,7 +44,7 @@ def test_in_a_fresh_checkout_unit_tests_are_begun_last() -> None:
 
     longest_first(tests, {})
 
-    assert [each.path.parent.name for each in tests] == ["faults", "integration", "unit"]
+    assert [test.path.parent.name for test in tests] == ["faults", "integration", "unit"]
 
 
 def test_the_seconds_of_the_files_that_ran_are_kept_and_those_of_others_too(tmp_path: Path) -> None:

@@ -59,8 +59,8 @@ class BusRig:
         self.channel: Channel = self.bus.channel("sluicemq")
 
     def announce(self, *events: BusEvent) -> None:
-        for each in events:
-            self.channel.announce(each)
+        for event in events:
+            self.channel.announce(event)
         come_to_rest()
 
     def hears(self, what: list[str] | UnavailableError) -> None:

@@ -10,7 +10,7 @@ from support.virtual_time import VirtualTime
 
 
 def ids(told: dict[str, list[dict[str, str]]]) -> list[str]:
-    return [each["job"] for each in told["events"]]
+    return [row["job"] for row in told["events"]]
 
 
 def test_nothing_is_told_while_nobody_listens() -> None:
@@ -46,34 +46,34 @@ def test_who_sees_some_queues_learns_nothing_of_how_much_happens_in_others() -> 
     events = Events()
     for name, jobs in (("mail", ["a"]), ("other", ["x", "y", "z"]), ("mail", ["b", "c"]), ("other", ["z"])):
         events.read(None, None, 10)
-        events.of(name).emit("redriven", 5.0, [{"job": each, "from": "other"} for each in jobs])
+        events.of(name).emit("redriven", 5.0, [{"job": job, "from": "other"} for job in jobs])
     first = told(0)
     assert ids(first) == ["a", "b"]
     assert (first["after"], first["missed"]) == (2, 0)
-    assert all("from" not in each for each in first["events"])
+    assert all("from" not in event for event in first["events"])
     assert ids(told(first["after"])) == ["c"]
     assert told(None) == {"events": [], "after": 3, "missed": 0}
     events.of("mail").emit("pushed", 5.0, [{"job": "d"}])
-    events.of("other").emit("pushed", 5.0, [{"job": str(each)} for each in range(HELD)])
+    events.of("other").emit("pushed", 5.0, [{"job": str(number)} for number in range(HELD)])
     assert told(3) == {"events": [], "after": 4, "missed": 1}
 
 
 def test_an_answer_has_so_many_and_the_next_one_goes_on() -> None:
     events = Events()
     events.read(None, None, 10)
-    events.emit("pushed", 5.0, [{"job": str(each)} for each in range(25)])
+    events.emit("pushed", 5.0, [{"job": str(number)} for number in range(25)])
     after, seen = 0, []
     for _ in range(3):
         told = events.read(after, None, 10)
         after = told["after"]
         seen += ids(told)
-    assert seen == [str(each) for each in range(25)]
+    assert seen == [str(number) for number in range(25)]
 
 
 def test_who_is_too_slow_is_told_how_many_were_missed() -> None:
     events = Events()
     events.read(None, None, 10)
-    events.emit("pushed", 5.0, [{"job": str(each)} for each in range(HELD + 7)])
+    events.emit("pushed", 5.0, [{"job": str(number)} for number in range(HELD + 7)])
     told = events.read(0, None, 3)
     assert told["missed"] == 7
     assert ids(told) == ["7", "8", "9"]

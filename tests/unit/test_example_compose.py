@@ -27,7 +27,7 @@ SCHEMA = json.loads(
 
 def test_it_has_the_schema_of_the_compose_specification_and_opens_ports_to_this_host_alone() -> None:
     jsonschema.Draft202012Validator(SCHEMA).validate(COMPOSE)
-    ports = [port for each in SERVICES.values() for port in each.get("ports", ())]
+    ports = [port for service in SERVICES.values() for port in service.get("ports", ())]
     assert ports
     assert all(port.startswith("127.0.0.1:") for port in ports)
     assert "worker" in SERVICES
@@ -46,11 +46,11 @@ def test_the_broker_takes_its_environment_and_is_where_the_application_looks() -
 
 def test_the_application_has_what_the_services_name() -> None:
     tree = ast.parse((FOLDER / "reports.py").read_text())
-    names = {target.id for each in tree.body if isinstance(each, ast.Assign) for target in each.targets}  # type: ignore[attr-defined]
+    names = {target.id for node in tree.body if isinstance(node, ast.Assign) for target in node.targets}  # type: ignore[attr-defined]
     program, command, work, *options = SERVICES["worker"]["command"]
     assert (program, command, work) == ("sluicemq", "work", "reports:tasks")
     assert {"tasks", "web"} <= names
     known = app.get_command(None, "work")  # type: ignore[arg-type]
     assert known
-    assert set(options[::2]) <= {name for each in known.params for name in each.opts}
+    assert set(options[::2]) <= {name for param in known.params for name in param.opts}
     assert '"reports:web"' in (FOLDER / "Containerfile").read_text()

@@ -120,7 +120,7 @@ def test_a_door_that_lets_anybody_in_beside_others_with_keys_is_named() -> None:
 def test_an_http_door_where_everybody_may_read_is_refused_also_with_tls(own: str) -> None:
     tls = 'http_tls_cert = "certificate.pem"\nhttp_tls_key = "key.pem"\n'
 
-    (said,) = [each for each in refusals(HTTP + tls + own) if "HTTP" in each]
+    (said,) = [refusal for refusal in refusals(HTTP + tls + own) if "HTTP" in refusal]
 
     assert "the HTTP door 0.0.0.0:5580, and everybody may read there." in said
 
@@ -135,7 +135,7 @@ def test_an_http_door_with_keys_needs_tls() -> None:
 def test_what_is_open_though_it_is_meant_can_be_told_at_the_start() -> None:
     config = load(None, {"SLUICEMQ_INSECURE": "1", "SLUICEMQ_HOST": "*", "SLUICEMQ_HTTP": "*:5580"}, {})
 
-    assert [each.address for each in exposed(config)][:2] == ["tcp://*:5550", "tcp://*:5551"]
+    assert [door.address for door in exposed(config)][:2] == ["tcp://*:5550", "tcp://*:5551"]
     assert http_exposure(config)
 
 
@@ -154,4 +154,4 @@ def test_the_check_of_a_configuration_says_it(tmp_path: Path) -> None:
 def refusals(text: str) -> list[str]:
     file = Path("broker.toml")
     file.write_text(text)
-    return [str(each) for each in problems_of_exposure(load(file, {}, {}))]
+    return [str(problem) for problem in problems_of_exposure(load(file, {}, {}))]

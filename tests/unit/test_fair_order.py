@@ -32,17 +32,17 @@ def test_each_tenants_jobs_go_out_in_the_order_of_a_plain_queue(
     pushed: list[tuple[str, int]], weights: dict[str, int], at_once: int
 ) -> None:
     # Given
-    jobs = [job(*each) for each in pushed]
+    jobs = [job(*args) for args in pushed]
     fair = order(*jobs, weights=weights)
     # When
     out: list[Job] = []
     while len(fair):
         out += fair.take(at_once, math.inf)
     # Then
-    for tenant in {each.turn for each in jobs}:
+    for tenant in {one.turn for one in jobs}:
         plain = StagedByPriority()
-        plain.add([each for each in jobs if each.turn == tenant])
-        assert [each for each in out if each.turn == tenant] == plain.take(len(jobs), math.inf)
+        plain.add([one for one in jobs if one.turn == tenant])
+        assert [one for one in out if one.turn == tenant] == plain.take(len(jobs), math.inf)
     assert len(out) == len(jobs)
 
 
@@ -50,11 +50,11 @@ def test_each_tenants_jobs_go_out_in_the_order_of_a_plain_queue(
 def test_nobody_waits_for_more_than_a_round(pushed: list[str], weights: dict[str, int]) -> None:
     # When
     turns = RoundRobin(weights)
-    out = [each.turn for each in order(*map(job, pushed), weights=weights).take(len(pushed), math.inf)]
+    out = [one.turn for one in order(*map(job, pushed), weights=weights).take(len(pushed), math.inf)]
     # Then before the first job of each tenant every other one has had one turn at most
     for tenant in set(pushed):
         before = Counter(out[: out.index(tenant)])
-        assert all(had <= turns.weight(each) for each, had in before.items())
+        assert all(had <= turns.weight(tenant) for tenant, had in before.items())
 
 
 @given(st.lists(names), st.integers(0, 40), weights)
@@ -62,7 +62,7 @@ def test_what_goes_back_is_what_would_go_out_last(
     pushed: list[str], count: int, weights: dict[str, int]
 ) -> None:
     # Given
-    turns, jobs = RoundRobin(weights), [job(each) for each in pushed]
+    turns, jobs = RoundRobin(weights), [job(args) for args in pushed]
     fair = order(*jobs, weights=weights)
     # When
     back = fair.take_last(count)
@@ -71,26 +71,26 @@ def test_what_goes_back_is_what_would_go_out_last(
     assert len(fair) == len(jobs) - len(back)
     left = fair.take(len(jobs), math.inf)
     assert sorted(ids([*left, *back])) == sorted(ids(jobs))
-    rounds = {each: had / turns.weight(each) for each, had in Counter(each.turn for each in left).items()}
-    given_back = {each.turn for each in back}
-    assert all(rounds.get(each, 0) + 1 >= max(rounds.values()) for each in given_back if rounds)
+    rounds = {one: had / turns.weight(one) for one, had in Counter(one.turn for one in left).items()}
+    given_back = {one.turn for one in back}
+    assert all(rounds.get(tenant, 0) + 1 >= max(rounds.values()) for tenant in given_back if rounds)
 
 
 def test_one_that_comes_is_the_last_of_the_round() -> None:
     fair = order(*[job("acme") for _ in range(3)])
     fair.add([job("bolt")])
-    assert [each.turn for each in fair.take(4, math.inf)] == ["acme", "bolt", "acme", "acme"]
+    assert [one.turn for one in fair.take(4, math.inf)] == ["acme", "bolt", "acme", "acme"]
 
 
 def test_a_turn_that_ends_for_want_of_room_goes_on_the_next_time() -> None:
     fair = order(*[job("acme") for _ in range(4)], job("bolt"), weights={"acme": 3})
     taken = [*fair.take(2, math.inf), *fair.take(9, 1.0), *fair.take(9, math.inf)]
-    assert [each.turn for each in taken] == ["acme", "acme", "acme", "bolt", "acme"]
+    assert [one.turn for one in taken] == ["acme", "acme", "acme", "bolt", "acme"]
 
 
 def test_the_turn_is_the_tenants_or_else_the_groups() -> None:
     of_both, of_group, of_none = a_job(tenant="acme", group="g"), a_job(group="g"), a_job()
-    assert [each.turn for each in (of_both, of_group, of_none)] == ["acme", "g", ""]
+    assert [one.turn for one in (of_both, of_group, of_none)] == ["acme", "g", ""]
 
 
 def test_a_queue_is_fair_if_its_settings_say_so() -> None:

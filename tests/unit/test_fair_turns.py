@@ -40,7 +40,7 @@ def test_after_any_number_of_claims_all_have_had_as_many_rounds_but_for_one(
     turns = RoundRobin(weights)
     got = Counter(dealt(turns, names, counts))
     # Then
-    rounds = [got[each] / turns.weight(each) for each in names]
+    rounds = [got[name] / turns.weight(name) for name in names]
     assert max(rounds) - min(rounds) <= 1
 
 
@@ -54,7 +54,7 @@ def test_between_two_turns_of_a_tenant_each_other_one_has_its_own(
     # Then
     a_round = sum(map(turns.weight, names))
     for name in names:
-        at = [place for place, each in enumerate(order) if each == name]
+        at = [place for place, name_there in enumerate(order) if name_there == name]
         others = a_round - turns.weight(name)
         assert all(later - earlier in (1, 1 + others) for earlier, later in pairwise(at))
 

@@ -378,8 +378,8 @@ def test_a_question_under_way_keeps_no_payload_in_memory() -> None:
     request = answer.__self__  # type: ignore[attr-defined]
     kept = [getattr(request, name) for name in request.__slots__]
     assert request.weight < 1000
-    assert not any(isinstance(each, list) and bytes(10_000) in each for each in kept)
-    assert not any(hasattr(each, "payload") for each in kept)
+    assert not any(isinstance(value, list) and bytes(10_000) in value for value in kept)
+    assert not any(hasattr(value, "payload") for value in kept)
 
 
 # --------------------------------------------------------------------- sick queues

@@ -188,7 +188,7 @@ def test_ids_that_the_broker_gives_are_all_different_and_sort_by_time() -> None:
     maker = JobMaker(ServerClock(), MOST)
     given_ids = [maker.new_id() for _ in range(1000)]
     assert len(set(given_ids)) == 1000
-    assert [each[:12] for each in given_ids] == sorted(each[:12] for each in given_ids)
+    assert [text[:12] for text in given_ids] == sorted(text[:12] for text in given_ids)
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,7 @@ def damaged(frame: bytes, at: int, byte: int) -> bytes:
 header_frames = st.one_of(
     st.binary(max_size=40),
     maps.map(packed),
-    maps.map(lambda each: json.dumps(each, default=repr).encode()),
+    maps.map(lambda headers: json.dumps(headers, default=repr).encode()),
     st.builds(damaged, maps.map(packed), st.integers(0, 200), st.integers(0, 255)),
 )
 

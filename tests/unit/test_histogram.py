@@ -25,8 +25,8 @@ def test_a_batch_counts_as_its_durations_one_by_one_do(spread: float) -> None:
     for start in (0.0, 0.0005, 3.0, 100_000.0):
         durations = [start + spread * random.random() for _ in range(50)]
         batch.observe_all(durations)
-        for each in durations:
-            one_by_one.observe(each)
+        for duration in durations:
+            one_by_one.observe(duration)
     assert batch.counts == one_by_one.counts
     assert batch.sum == pytest.approx(one_by_one.sum)
 
@@ -37,7 +37,7 @@ def test_bounds_rise() -> None:
 
 def test_what_a_queue_takes_is_counted_and_summed_for_it() -> None:
     broker = Counters()
-    mail, thumbs = (QueueCounters(broker, queue=each) for each in ("mail", "thumbs"))
+    mail, thumbs = (QueueCounters(broker, queue=name) for name in ("mail", "thumbs"))
     mail.took(Timing.TIME_IN_QUEUE, [0.5, 1.5])
     thumbs.took(Timing.TIME_AT_WORKER, [0.25])
     thumbs.took(Timing.PUSH_CONFIRMATION, [0.25])

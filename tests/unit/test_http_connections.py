@@ -47,19 +47,19 @@ def test_an_address_with_many_gives_way_to_one_with_few(door: Door) -> None:
 
 def test_who_is_answered_does_not_give_way(door: Door) -> None:
     connections = [door.enter(f"{number}") for number in range(MOST)]
-    for each in connections[:-2]:
-        door.connections.answer(each, 1.0)
+    for connection in connections[:-2]:
+        door.connections.answer(connection, 1.0)
     door.enter("new")
     assert door.ended == [str(MOST - 2)]
 
 
 def test_who_reads_nothing_is_ended_and_who_reads_is_not(door: Door) -> None:
     connections = [door.enter(f"{number}") for number in range(MOST)]
-    for each in connections:
-        door.connections.answer(each, 1.0)
-        door.connections.read(each, 100, 1.0)
-    for each in connections[1:]:
-        door.connections.took(each, 2.5)
+    for connection in connections:
+        door.connections.answer(connection, 1.0)
+        door.connections.read(connection, 100, 1.0)
+    for connection in connections[1:]:
+        door.connections.took(connection, 2.5)
     assert door.connections.end_stalled(2.6)
     assert not door.connections.end_stalled(2.6)
     assert door.ended == ["0"]
@@ -67,9 +67,9 @@ def test_who_reads_nothing_is_ended_and_who_reads_is_not(door: Door) -> None:
 
 def test_bytes_are_counted_until_they_are_read_or_their_reader_is_gone(door: Door) -> None:
     one, two = door.enter("one"), door.enter("two")
-    for each, size in ((one, 100), (two, 50)):
-        door.connections.answer(each, 1.0)
-        door.connections.read(each, size, 1.0)
+    for connection, size in ((one, 100), (two, 50)):
+        door.connections.answer(connection, 1.0)
+        door.connections.read(connection, size, 1.0)
     assert door.connections.unread == 150
     door.connections.idle(one, 2.0)
     assert door.connections.unread == 50

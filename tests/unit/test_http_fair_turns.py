@@ -156,7 +156,7 @@ def test_the_pace_is_one_turn_of_the_hub_each_and_who_has_had_least_comes_first(
         pace.wait(had)
         order.append(name)
 
-    all_of_them = [gevent.spawn(ask, *each) for each in (("first", 9), ("greedy", 8), ("honest", 0))]
+    all_of_them = [gevent.spawn(ask, *args) for args in (("first", 9), ("greedy", 8), ("honest", 0))]
     gevent.sleep(0)
     assert order == ["first"]
     gevent.joinall(all_of_them)

@@ -173,15 +173,15 @@ def door() -> Door:
 
 
 def everything_but(*actions: Action) -> Permissions:
-    return Permissions({each: (EVERY,) for each in Action if each not in actions})
+    return Permissions({action: (EVERY,) for action in Action if action not in actions})
 
 
 def test_each_path_is_in_the_table_of_these_tests(door: Door) -> None:
-    routes = [each for methods in door.site.table.values() for each, _ in methods.values()]
-    needed = {each.path for each in routes if each.needs is not None}
+    routes = [method for methods in door.site.table.values() for method, _ in methods.values()]
+    needed = {route.path for route in routes if route.needs is not None}
     assert needed == WANTED.keys()
     assert {
-        each.path for each in routes if each.needs is None and not each.path.startswith("/dashboard/")
+        route.path for route in routes if route.needs is None and not route.path.startswith("/dashboard/")
     } == OPEN
 
 
@@ -247,10 +247,10 @@ def test_dead_letters_are_redriven_into_another_queue_by_who_may_push_there(door
 
 def test_a_path_that_was_renamed_needs_what_it_needed_and_says_where_it_is(door: Door) -> None:
     former = {
-        each.former: each
+        method.former: method
         for methods in door.site.table.values()
-        for each, _ in methods.values()
-        if each.former
+        for method, _ in methods.values()
+        if method.former
     }
     assert len(former) == 10
     for path, route in former.items():
@@ -261,7 +261,7 @@ def test_a_path_that_was_renamed_needs_what_it_needed_and_says_where_it_is(door:
 
 
 def test_a_path_that_changes_something_is_not_read(door: Door) -> None:
-    for path in (each for each in WANTED if each.rpartition("/")[2] in CHANGES):
+    for path in (wanted for wanted in WANTED if wanted.rpartition("/")[2] in CHANGES):
         assert door.status(path, Permissions.all(), method="GET") == 405
 
 

@@ -39,7 +39,7 @@ def test_a_job_is_inserted_reserved_when_a_worker_waits_and_goes_out_when_it_is_
     # Then
     assert (job.owner, job.attempts) == ("owner-1", 1)
     assert before == []
-    assert [each.job for each in worker.in_flight.values()] == [job]
+    assert [delivery.job for delivery in worker.in_flight.values()] == [job]
 
 
 def test_as_many_are_inserted_reserved_as_there_is_room_for_and_the_rest_is_ready(empty: DispatchRig) -> None:
@@ -51,7 +51,7 @@ def test_as_many_are_inserted_reserved_as_there_is_room_for_and_the_rest_is_read
 
 def test_what_is_on_its_way_takes_up_room(empty: DispatchRig) -> None:
     # Given
-    jobs = [a_job(priority=each) for each in range(250)]
+    jobs = [a_job(priority=number) for number in range(250)]
     # When
     born = [job for job in jobs if empty.admitted(job)]
     # Then

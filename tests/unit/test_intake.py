@@ -79,7 +79,7 @@ def test_pushes_that_come_together_are_one_insert_and_each_hears_of_its_own(rig:
     rig.drain()
     # Then
     assert [ids(jobs) for jobs in rig.store.inserts] == [["a", "b", "known", "known", "c"]]
-    assert [list(each.existing) for each in told] == [[], [1], [0]]
+    assert [list(event.existing) for event in told] == [[], [1], [0]]
     assert rig.counters.values["pushed"] == 3
 
 
@@ -248,8 +248,8 @@ def test_jobs_that_are_repeated_elsewhere_are_refused_and_not_stored(rig: Intake
         rig.queue.intake.push(push)
     rig.drain()
 
-    assert [each.times for each in told] == [1, 1, 1]
-    assert [bool(each.refused) for each in told] == [True, False, True]
+    assert [event.times for event in told] == [1, 1, 1]
+    assert [bool(event.refused) for event in told] == [True, False, True]
     assert rig.intake.waiting == rig.intake.waiting_bytes == 0
     assert rig.counters.values["refused"] == 2
     assert rig.counters.values["pushed"] == 1

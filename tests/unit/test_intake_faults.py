@@ -55,7 +55,9 @@ def test_an_insert_without_an_answer_is_sent_again_and_its_jobs_go_out_once(
     assert (told.times, told.refused, told.existing) == (1, {}, {})
     assert worker.jobs == ["a", "b"]
     assert rig.store.reserved == {"a": "owner-1", "b": "owner-1"}
-    assert [(each.job.owner, each.job.attempts) for each in worker.deliveries] == [("owner-1", 1)] * 2
+    assert [(delivery.job.owner, delivery.job.attempts) for delivery in worker.deliveries] == [
+        ("owner-1", 1)
+    ] * 2
 
 
 def test_what_is_inserted_reserved_is_known_from_before_its_insert_is_sent(rig: IntakeRig) -> None:
@@ -77,12 +79,12 @@ def test_what_is_inserted_reserved_is_known_from_before_its_insert_is_sent(rig: 
 
 def test_large_jobs_are_inserted_in_parts_that_one_statement_takes(rig: IntakeRig) -> None:
     # Given
-    jobs = [a_job(each, size=INSERT_BYTES // 2) for each in "abcde"]
+    jobs = [a_job(name, size=INSERT_BYTES // 2) for name in "abcde"]
     # When
     told = rig.push(*jobs)
     rig.drain()
     # Then
-    assert [ids(each) for each in rig.store.inserts] == [["a", "b"], ["c", "d"], ["e"]]
+    assert [ids(insert) for insert in rig.store.inserts] == [["a", "b"], ["c", "d"], ["e"]]
     assert (told.times, told.refused) == (1, {})
 
 
@@ -181,7 +183,7 @@ def test_of_a_batch_that_mongodb_refuses_only_the_job_at_fault_is_refused(rig: I
     told = [rig.push(a_job("a"), a_job("large"), a_job("b")), rig.push(a_job("c"))]
     rig.drain()
     # Then
-    assert [{at: type(why) for at, why in (each.refused or {}).items()} for each in told] == [
+    assert [{at: type(why) for at, why in (event.refused or {}).items()} for event in told] == [
         {1: Refused},
         {},
     ]
@@ -262,7 +264,7 @@ def test_what_is_not_being_written_yet_can_be_refused_when_time_is_up(rig: Intak
     # Then
     assert waiting.refused is not None
     assert waiting.refused.keys() == {0, 1}
-    assert [each.refused for each in under_way] == [{}] * INSERTS_AT_ONCE
+    assert [insert.refused for insert in under_way] == [{}] * INSERTS_AT_ONCE
     assert not rig.intake.busy
 
 

@@ -50,7 +50,7 @@ def test_when_all_workers_are_busy_one_is_let_run_empty_for_an_isolated_job(rig:
     while chosen.in_flight and "bad" not in chosen.jobs:
         rig.commit(chosen, next(iter(chosen.in_flight)))
     # Then
-    assert [each.job.id for each in chosen.in_flight.values()] == ["bad"]
+    assert [delivery.job.id for delivery in chosen.in_flight.values()] == ["bad"]
     assert (one.alone, other.alone).count(True) == 1
 
 
@@ -65,7 +65,7 @@ def test_an_isolated_job_does_not_wait_for_a_worker_that_takes_nothing(rig: Disp
         if "bad" not in busy.jobs:
             rig.commit(busy, next(iter(busy.in_flight)))
     # Then
-    assert [each.job.id for each in busy.in_flight.values()] == ["bad"]
+    assert [delivery.job.id for delivery in busy.in_flight.values()] == ["bad"]
     assert not any(worker.jobs for worker in resting)
 
 

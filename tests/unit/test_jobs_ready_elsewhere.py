@@ -37,7 +37,7 @@ class IdleQueue(DispatchRig):
 
     @property
     def has(self) -> set[str]:
-        return {each.job.id for each in self.hand.in_flight.values()}
+        return {delivery.job.id for delivery in self.hand.in_flight.values()}
 
 
 @pytest.fixture

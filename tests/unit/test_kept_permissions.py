@@ -17,7 +17,7 @@ class Lane:
 
     def __init__(self, principal: Principal) -> None:
         self.refused: list[object] = []
-        self.who: Caller | None = Caller(principal, refused=lambda *each: self.refused.append(each))
+        self.who: Caller | None = Caller(principal, refused=lambda *refusal: self.refused.append(refusal))
         self.why = ""
 
     def cut(self, why: str) -> None:
@@ -49,14 +49,14 @@ def test_a_change_cuts_those_who_need_what_was_taken_away_in_turns_of_the_hub() 
     principal = eve("work=mail,sms")
     lanes = [Lane(principal) for _ in range(200)]
     stays = Lane(principal)
-    assert all(may_stay(each, Action.WORK, "mail") for each in lanes)
+    assert all(may_stay(lane, Action.WORK, "mail") for lane in lanes)
     assert may_stay(stays, Action.WORK, "sms")
     # When
     principal.change(Permissions.read("work=sms"))
     # Then
-    assert sum(bool(each.why) for each in lanes) < len(lanes)  # some in this turn, the others later
+    assert sum(bool(lane.why) for lane in lanes) < len(lanes)  # some in this turn, the others later
     with gevent.Timeout(60):
-        while not all(each.why for each in lanes):
+        while not all(lane.why for lane in lanes):
             gevent.sleep(1e-9)
     assert not stays.why
 
@@ -70,8 +70,8 @@ def test_connections_that_need_very_much_are_looked_at_in_more_turns() -> None:
         looks.append(1)
         return ((Action.WORK, f"queue-{number}") for number in range(5000))
 
-    for each in lanes:
-        principal.keep(each, needs)
+    for lane in lanes:
+        principal.keep(lane, needs)
     # When
     principal.change(Permissions.read("work=queue-*"))
     # Then
@@ -79,7 +79,7 @@ def test_connections_that_need_very_much_are_looked_at_in_more_turns() -> None:
     with gevent.Timeout(60):
         while len(looks) < len(lanes):
             gevent.sleep(1e-9)
-    assert not any(each.why for each in lanes)
+    assert not any(lane.why for lane in lanes)
 
 
 def test_what_is_needed_later_counts_and_what_is_given_back_meanwhile_stays() -> None:

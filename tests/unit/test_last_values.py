@@ -15,7 +15,7 @@ def test_of_too_many_bytes_the_topics_published_longest_ago_are_forgotten_and_co
     assert latest.note([b"a", b"b", b"c"], [bytes(10)] * 3) == 0
     assert latest.note([b"a"], [b"new"]) == 0
     assert latest.note([b"d"], [bytes(20)]) == 2
-    assert [each for each in latest.of(b"", {b""}) if each] == [b"new", bytes(20)]
+    assert [payload for payload in latest.of(b"", {b""}) if payload] == [b"new", bytes(20)]
 
 
 def test_what_others_of_its_prefixes_have_brought_is_not_sent_once_more() -> None:
@@ -32,7 +32,7 @@ def test_topics_that_come_and_go_are_found_in_their_order_and_once() -> None:
         latest.note(topics, [b"%d" % at for at in range(2000)])
     latest.note([b"2.1999", b"0.0001"], [b"again", b"back"])
 
-    found = [each for each in latest.of(b"", {b""}) if each is not None]
+    found = [payload for payload in latest.of(b"", {b""}) if payload is not None]
 
     assert found[0] == b"back"
     assert found[-1] == b"again"

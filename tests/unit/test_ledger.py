@@ -86,15 +86,15 @@ class Order(RuleBasedStateMachine):
         arrival = self.ledger.expect(jobs, born, self.seq, NOW, 0.0)
         self.inserts.append(Insert(arrival, jobs))
 
-    @precondition(lambda self: any(not each.applied for each in self.inserts))
+    @precondition(lambda self: any(not insert.applied for insert in self.inserts))
     @rule(data=st.data())
     def apply(self, data: st.DataObject) -> None:
-        self._apply(data.draw(st.sampled_from([each for each in self.inserts if not each.applied])))
+        self._apply(data.draw(st.sampled_from([insert for insert in self.inserts if not insert.applied])))
 
-    @precondition(lambda self: any(each.applied for each in self.inserts))
+    @precondition(lambda self: any(insert.applied for insert in self.inserts))
     @rule(data=st.data())
     def answer(self, data: st.DataObject) -> None:
-        self._answer(data.draw(st.sampled_from([each for each in self.inserts if each.applied])))
+        self._answer(data.draw(st.sampled_from([insert for insert in self.inserts if insert.applied])))
 
     @rule()
     def apply_and_answer_all(self) -> None:
@@ -194,15 +194,15 @@ class Order(RuleBasedStateMachine):
 
     @invariant()
     def what_is_expected_is_what_is_on_its_way(self) -> None:
-        assert self.ledger.expected == sum(len(each.arrival.jobs) for each in self.inserts)
+        assert self.ledger.expected == sum(len(insert.arrival.jobs) for insert in self.inserts)
 
     def _choose(self, job: Job, among: list[Job], but: Collection[str] = ()) -> None:
         """No other that comes before it may be left behind, ``but`` what nobody knew of in time.
 
         One of a group comes before others from when it is ready.
         """
-        pushed = [each for insert in self.inserts for each in insert.jobs]
-        on_their_way = [each for each in pushed if not each.owner and each.group is None]
+        pushed = [one for insert in self.inserts for one in insert.jobs]
+        on_their_way = [one for one in pushed if not one.owner and one.group is None]
         for other in (*on_their_way, *self.ready, *self.returning):
             before = other.priority == job.priority and other.seq < job.seq
             assert other in among or other.id in but or not before, f"{job.id} overtakes {other.id}"

@@ -30,7 +30,7 @@ class Store:
 
     def read(self, after: int | None = None) -> Iterator[LoginRecord]:
         self._ask()
-        yield from [each for each in self.records if each.revision > (after or 0)]
+        yield from [record for record in self.records if record.revision > (after or 0)]
 
     def renew(self, now: float) -> None:
         self._ask()
@@ -62,26 +62,26 @@ class Brokers:
         self.shared = [
             SharedLogins(
                 cast("LoginStore", self.store),
-                each,
+                login,
                 lambda: cast("Channel", channel),
                 Counters(),
                 lambda: self.now,
             )
-            for each in self.logins
+            for login in self.logins
         ]
         for shared in self.shared:
             shared.prepare()
 
     def follow(self) -> None:
-        for each in self.shared:
-            each.follow()
+        for worker in self.shared:
+            worker.follow()
 
     def new_cookie(self, principal: str = "ops") -> str:
         one = self.logins[0]
         return one.sign(one.begin(principal, tls=False), KEY)
 
     def known(self, cookie: str, key: str = KEY) -> list[bool]:
-        return [each.read(cookie, lambda _name: [key]) is not None for each in self.logins]
+        return [login.read(cookie, lambda _name: [key]) is not None for login in self.logins]
 
 
 @pytest.fixture

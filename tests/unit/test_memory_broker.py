@@ -117,7 +117,7 @@ def test_retries_wait_by_the_back_off_of_the_queue_and_end_as_a_dead_letter(
     assert [at for at, count in enumerate(runs) if count] == [0, 10, 30]
     (dead,) = memory.client.dead_letters.list("mail")
     assert dead.errors is not None
-    assert [each.reason for each in dead.errors] == ["ValueError: no such address"] * 3
+    assert [error.reason for error in dead.errors] == ["ValueError: no such address"] * 3
 
 
 def test_first_exception_is_raised_in_the_test_that_wants_it(memory: MemoryBroker, app: App) -> None:
@@ -238,8 +238,8 @@ def test_workers_that_are_connected_are_waited_for(memory: MemoryBroker) -> None
     done: list[bytes] = []
     with Worker("mail", lambda job: done.append(job.payload), endpoint=memory.endpoint):
         with Producer(endpoint=memory.endpoint) as producer:
-            for each in (b"1", b"2", b"3"):
-                producer.push("mail", each).wait()
+            for payload in (b"1", b"2", b"3"):
+                producer.push("mail", payload).wait()
         assert memory.run_pending() == 0
     assert done == [b"1", b"2", b"3"]
 

@@ -95,8 +95,8 @@ def test_reads_are_the_primarys_and_writes_the_majoritys_whatever_the_uri_says(
         assert client.options.pool_options.socket_timeout == REPLY_TIMEOUT
         assert (client.options.retry_writes, client.options.retry_reads) == (True, True)
         assert client.options.replica_set_name == ("rs0" if more else None)
-    for each in OTHERWISE.split("&"):
-        assert each.partition("=")[0] in caplog.text
+    for option in OTHERWISE.split("&"):
+        assert option.partition("=")[0] in caplog.text
 
 
 @pytest.mark.parametrize(

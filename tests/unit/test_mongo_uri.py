@@ -167,7 +167,7 @@ def all_that_is_told() -> Iterator[list[str]]:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             yield told
-        told.extend([str(each.message) for each in warned])
+        told.extend([str(warning.message) for warning in warned])
     finally:
         logging.getLogger().removeHandler(handler)
 
@@ -177,7 +177,7 @@ def configured(environ: dict[str, str], flags: dict[str, Any]) -> list[str]:
     try:
         config = load(None, environ, flags)
     except ConfigError as error:
-        return [*told_of(error), json.dumps([each._asdict() for each in error.problems])]
+        return [*told_of(error), json.dumps([problem._asdict() for problem in error.problems])]
     before = load(None, {}, {})
     return [describe(config), json.dumps(as_json(config)), repr(config), *map(str, changes(before, config))]
 

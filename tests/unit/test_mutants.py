@@ -18,19 +18,19 @@ def test_each_fault_changes_one_place_and_names_tests_that_exist() -> None:
     for fault in FAULTS:
         sound = (ROOT / file_of(fault["at"])).read_text()
         assert planted(sound, fault["at"], fault["change"]) != ast.unparse(ast.parse(sound)), fault["name"]
-        for each in (*fault["tests"], *fault.get("model", ())):
-            path, *names = each.partition("[")[0].split("::")  # a name may stand in a class
+        for test in (*fault["tests"], *fault.get("model", ())):
+            path, *names = test.partition("[")[0].split("::")  # a name may stand in a class
             text = (ROOT / path).read_text() if names else ""
-            assert all(re.search(rf"^ *(def|class) {name}\b", text, re.MULTILINE) for name in names), each
+            assert all(re.search(rf"^ *(def|class) {name}\b", text, re.MULTILINE) for name in names), test
 
 
 def test_no_two_faults_have_one_name() -> None:
-    names = [each["name"] for each in FAULTS]
+    names = [fault["name"] for fault in FAULTS]
     assert len(names) == len(set(names))
 
 
 def test_the_model_of_two_brokers_must_see_eighteen_kinds() -> None:
-    kinds = [each["kind"] for each in FAULTS if "kind" in each]
+    kinds = [fault["kind"] for fault in FAULTS if "kind" in fault]
     assert len(kinds) == len(set(kinds)) == 18
 
 

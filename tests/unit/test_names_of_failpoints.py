@@ -41,20 +41,20 @@ def test_each_call_that_writes_has_a_failpoint() -> None:
 
 
 def test_each_name_is_given_once() -> None:
-    names = Counter(each for each in comments().values() if "*" not in each)
+    names = Counter(comment for comment in comments().values() if "*" not in comment)
     assert {"jobs.commit", "streams.append", "forwards"} <= names.keys()
-    assert [each for each, times in names.items() if times > 1] == []
-    assert [each for each in names if not re.fullmatch(r"[a-z_]+(\.[a-z_]+)?", each)] == []
+    assert [name for name, times in names.items() if times > 1] == []
+    assert [name for name in names if not re.fullmatch(r"[a-z_]+(\.[a-z_]+)?", name)] == []
 
 
 def test_each_comment_stands_above_a_call() -> None:
-    assert len(comments()) == sum(each.read_text().count("# failpoint") for each in SOURCES)
+    assert len(comments()) == sum(source.read_text().count("# failpoint") for source in SOURCES)
     assert comments().keys() - {place for place, _ in calls()} == set()
 
 
 def test_no_pipeline_writes_for_none_has_a_failpoint() -> None:
     assert len(SOURCES) > 50
-    assert not [each.name for each in SOURCES if re.search(r"\$(merge|out)\b", each.read_text())]
+    assert not [source.name for source in SOURCES if re.search(r"\$(merge|out)\b", source.read_text())]
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,10 @@ def test_what_can_not_be_read_is_refused(text: str) -> None:
 def calls() -> Iterator[tuple[tuple[str, int], ast.Call]]:
     """Yield each call of the store with its file, and the line that a frame is in while it runs."""
     for file in SOURCES:
-        for each in ast.walk(ast.parse(file.read_text())):
-            if isinstance(each, ast.Call):
-                line = each.func.end_lineno if isinstance(each.func, ast.Attribute) else each.lineno
-                yield (str(file), line or 0), each
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call):
+                line = node.func.end_lineno if isinstance(node.func, ast.Attribute) else node.lineno
+                yield (str(file), line or 0), node
 
 
 def writes(call: ast.Call) -> bool:

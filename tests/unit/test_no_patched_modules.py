@@ -34,9 +34,9 @@ def patches(source: str) -> Iterator[str]:
             elif is_module(imported.get(ast.unparse(target), "")):
                 yield f"{ast.unparse(target)}.{getattr(name[0], 'value', '?')}"
         elif isinstance(node, ast.Assign | ast.AugAssign):
-            for each in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                if isinstance(each, ast.Attribute) and is_module(imported.get(ast.unparse(each.value), "")):
-                    yield ast.unparse(each)
+            for place in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(place, ast.Attribute) and is_module(imported.get(ast.unparse(place.value), "")):
+                    yield ast.unparse(place)
 
 
 def called(node: ast.Call) -> str:
@@ -49,7 +49,7 @@ def imported_names(nodes: list[ast.AST]) -> Iterator[tuple[str, str]]:
     for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
             above = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
-            yield from ((each.asname or each.name, above + each.name) for each in node.names)
+            yield from ((name.asname or name.name, above + name.name) for name in node.names)
 
 
 @cache
@@ -64,9 +64,9 @@ def is_module(name: str) -> bool:
 
 def test_no_test_replaces_what_a_module_has() -> None:
     found = {
-        f"{path.relative_to(TESTS)}: {each}"
+        f"{path.relative_to(TESTS)}: {patch}"
         for path in sorted(TESTS.rglob("*.py"))
-        for each in patches(path.read_text())
+        for patch in patches(path.read_text())
     }
     assert found == ALLOWED
 

@@ -28,8 +28,8 @@ from support.fakes import Clock
 from support.jobs import NOW
 
 ALL = list(OPTIONS.values())
-OF_JOBS = [each for each in ALL if each.name != "reply"]
-OF_QUEUES = [each for each in ALL if each.setting]
+OF_JOBS = [option for option in ALL if option.name != "reply"]
+OF_QUEUES = [option for option in ALL if option.setting]
 #: So that a dedupe_window has something to be about.
 BESIDE = {"dedupe_id": "d"}
 USUAL = QueueDefaults()
@@ -44,7 +44,7 @@ def made(headers: dict[str, Any], **queue: Any) -> Job:
 
 
 def named(options: list[Option]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("option", options, ids=[each.name for each in options])
+    return pytest.mark.parametrize("option", options, ids=[option.name for option in options])
 
 
 def parts(job: Job) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def test_an_option_has_a_sentence_and_an_example_that_its_rule_takes(option: Opt
     assert option.example != option.default or option.name == "reply"
 
 
-@named([each for each in ALL if each.default is not None])
+@named([option for option in ALL if option.default is not None])
 def test_what_holds_without_an_option_is_a_value_that_it_may_have(option: Option) -> None:
     check_headers({option.name: option.default})
 
@@ -82,7 +82,7 @@ def test_push_says_of_every_option_that_there_is_such_a_keyword(option: Option) 
 
 def test_what_can_be_changed_while_a_job_waits_is_what_the_client_takes() -> None:
     keywords = inspect.signature(Jobs.change).parameters.keys() - {"self", "queue", "id"}
-    assert keywords == {each.name for each in ALL if each.changeable}
+    assert keywords == {option.name for option in ALL if option.changeable}
 
 
 # ------------------------------------------------------------------ the command line
@@ -91,10 +91,10 @@ def test_what_can_be_changed_while_a_job_waits_is_what_the_client_takes() -> Non
 def flags(command: str) -> dict[str, Any]:
     found = app.get_command(click.Context(app), command)
     assert found
-    return {str(each.name): each for each in found.params}
+    return {str(param.name): param for param in found.params}
 
 
-@named([each for each in ALL if each.name not in ("reply", "headers")])
+@named([option for option in ALL if option.name not in ("reply", "headers")])
 def test_push_has_a_flag_for_every_option_that_reads_it_and_says_what_it_is(option: Option) -> None:
     flag = flags("push")[option.name]
     text = option.example["kind"] if isinstance(option.example, dict) else str(option.example)
@@ -105,34 +105,36 @@ def test_push_has_a_flag_for_every_option_that_reads_it_and_says_what_it_is(opti
 
 
 def test_change_has_a_flag_for_what_can_be_changed() -> None:
-    assert OPTIONS.keys() & flags("change").keys() - {"id"} == {each.name for each in ALL if each.changeable}
+    assert OPTIONS.keys() & flags("change").keys() - {"id"} == {
+        option.name for option in ALL if option.changeable
+    }
 
 
 # ----------------------------------------------------------------- a queue's settings
 
 
 def test_a_setting_with_the_name_of_an_option_is_the_one_that_gives_it() -> None:
-    keys = {each.name for each in fields(QueueSettings)}
-    bounds = {each.bound for each in ALL if each.bound}
-    assert {each.setting for each in OF_QUEUES} | bounds == keys & OPTIONS.keys()
+    keys = {field.name for field in fields(QueueSettings)}
+    bounds = {option.bound for option in ALL if option.bound}
+    assert {queue.setting for queue in OF_QUEUES} | bounds == keys & OPTIONS.keys()
 
 
 @named(OF_QUEUES)
 def test_a_queue_has_the_options_default_and_may_say_what_a_header_may(option: Option) -> None:
-    setting = next(each for each in fields(QueueSettings) if each.name == option.setting)
+    setting = next(field for field in fields(QueueSettings) if field.name == option.setting)
     assert setting.default == option.default
     for value in (option.default, *option.rule.bounds):
         assert value is None or setting.metadata["rule"](value) == value
 
 
-@named([each for each in OF_QUEUES if each.name != "backoff"])
+@named([queue for queue in OF_QUEUES if queue.name != "backoff"])
 def test_a_queues_setting_does_to_a_job_what_its_header_does(option: Option) -> None:
     defaults = parts(made(BESIDE))
     by_header = parts(made({**BESIDE, option.name: option.example}))
     assert parts(made(BESIDE, **{option.setting: option.example})) == by_header != defaults
 
 
-@named([each for each in OF_QUEUES if each.name not in ("backoff", "dedupe_window")])
+@named([queue for queue in OF_QUEUES if queue.name not in ("backoff", "dedupe_window")])
 def test_a_queues_setting_holds_for_a_job_without_any_header(option: Option) -> None:
     own = {option.setting: option.example}
     assert parts(made({}, **own)) == parts(made({option.name: option.example}, **own)) != parts(made({}))
@@ -176,7 +178,7 @@ def test_of_a_job_that_has_everything_all_is_read_that_a_broker_asks_for_later()
 
 
 def test_what_is_read_of_a_job_is_what_a_job_has() -> None:
-    assert {ATTRIBUTE_OF.get(each, each) for each in HANDED_OUT.keys() - PACK_FIELDS} <= {*dir(Job)}
+    assert {ATTRIBUTE_OF.get(field, field) for field in HANDED_OUT.keys() - PACK_FIELDS} <= {*dir(Job)}
 
 
 def test_whose_a_job_is_is_stored_and_read_and_nothing_else_changes() -> None:
@@ -197,7 +199,7 @@ def test_a_result_that_is_wanted_is_stored_and_read() -> None:
 
 
 def test_of_what_a_jobs_queue_says_anyway_nothing_is_stored() -> None:
-    unless_default = {each.name: each for each in ALL if each.unless_default}
+    unless_default = {option.name: option for option in ALL if option.unless_default}
     numbers = unless_default.keys() & set(QueueDefaults._fields)
     assert unless_default.keys() - numbers == {"backoff"}  # which JobMaker leaves out
     for name in numbers:
@@ -219,7 +221,7 @@ def test_a_job_that_says_nothing_is_treated_by_default_as_in_a_queue_that_says_n
 
 
 def with_everything() -> Job:
-    job, former = made({each.name: each.example for each in OF_JOBS}), Job("former", b"x")
+    job, former = made({option.name: option.example for option in OF_JOBS}), Job("former", b"x")
     former.keep_result(60.0)
     job.belong_to("eve", None)
     job.accept(7, NOW)

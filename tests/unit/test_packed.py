@@ -20,13 +20,13 @@ def test_a_message_is_packed_as_zeromq_sends_it() -> None:
 
 @given(MESSAGES)
 def test_what_is_packed_is_unpacked(messages: list[list[bytes]]) -> None:
-    each = [encode(message) for message in messages]
-    packed = b"".join(each)
+    packed_ones = [encode(message) for message in messages]
+    packed = b"".join(packed_ones)
 
     ends, topics = scan(packed)
 
     assert unpack(packed) == messages
-    assert slices(packed, ends) == each
+    assert slices(packed, ends) == packed_ones
     assert topics == [message[0][:LONGEST_TOPIC] for message in messages]
     assert [frames(packed, start) for start in [0, *ends][:-1]] == messages
 

@@ -93,7 +93,7 @@ def test_clients_that_come_together_with_one_password_wait_for_one_check(
     slow()
 
     gevent.joinall(waiting, timeout=30, raise_error=True)
-    assert [each.value for each in waiting] == [True] * 500
+    assert [job.value for job in waiting] == [True] * 500
     assert checks == [HASH]
 
 
@@ -104,7 +104,7 @@ def test_more_passwords_than_can_wait_are_refused(checked: Passwords, slow: Call
     slow()
     gevent.joinall(waiting, timeout=30)
 
-    assert sum(isinstance(each.exception, Busy) for each in waiting) == 10
+    assert sum(isinstance(future.exception, Busy) for future in waiting) == 10
     assert checked.check("anna", HASH, "right")
 
 
@@ -128,7 +128,7 @@ def test_guesses_count_against_their_address_and_not_against_the_user(
     # Then it has its turn behind those under way and one more
     assert honest.value
     assert threads.taken[:4].index("right") == 3
-    assert sum(isinstance(each.exception, Busy) for each in guesses) == 200 - 64
+    assert sum(isinstance(future.exception, Busy) for future in guesses) == 200 - 64
 
 
 def test_a_password_that_was_right_before_is_looked_at_next_wherever_the_guesses_come_from(
@@ -292,5 +292,5 @@ def test_hashes_of_new_passwords_are_made_one_at_a_time() -> None:
     hashes = [gevent.spawn(made.hash, str(number)) for number in range(20)]
     gevent.joinall(hashes, timeout=60, raise_error=True)
 
-    assert [each.value for each in hashes] == [str(number) for number in range(20)]
+    assert [stored.value for stored in hashes] == [str(number) for number in range(20)]
     assert most == 1

@@ -37,7 +37,7 @@ def takes(most: int, tried: list[int], *, usual: bool = False) -> Callable[[Sequ
 def test_a_portion_that_is_aborted_is_halved_until_it_is_carried_out_and_that_is_said() -> None:
     told, tried = Told(), list[int]()
     done = [answer for _, answer in Portions(64, told).carry_out(ITEMS, takes(10, tried))]
-    assert sum([each for each in done if isinstance(each, list)], list[int]()) == list(ITEMS)
+    assert sum([part for part in done if isinstance(part, list)], list[int]()) == list(ITEMS)
     assert tried[:4] == [64, 32, 16, 8]
     assert told.texts[0] == "64 are too many; the next one has 32 at most"
 
@@ -70,7 +70,7 @@ def test_one_item_that_is_refused_is_found_among_the_others_and_their_number_sta
 
     answers = list(portions.carry_out(ITEMS, refuses_42))
     assert [list(part) for part, answer in answers if isinstance(answer, Refused)] == [[42]]
-    assert sorted(each for part, _ in answers for each in part) == list(ITEMS)
+    assert sorted(item for part, _ in answers for item in part) == list(ITEMS)
     assert portions.size == 64
 
 

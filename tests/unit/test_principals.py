@@ -92,11 +92,11 @@ def test_a_change_is_one_of_the_principal_that_callers_have() -> None:
 
     known.use_stored([replace(record, keys=record.keys[:1], permissions=Permissions.read("work=*"))])
 
-    assert [each.may(Action.WORK, "mail") for each in callers] == [True, True]
-    assert [each.may(Action.PUSH, "mail.a") for each in callers] == [False, False]
-    assert [each.is_known for each in callers] == [True, False]
+    assert [caller.may(Action.WORK, "mail") for caller in callers] == [True, True]
+    assert [caller.may(Action.PUSH, "mail.a") for caller in callers] == [False, False]
+    assert [caller.is_known for caller in callers] == [True, False]
     known.use_stored([PrincipalRecord(name="mailer", removed=True)])
-    assert [each.is_known for each in callers] == [False, False]
+    assert [caller.is_known for caller in callers] == [False, False]
     known.use_stored([record])
     assert not callers[0].is_known, "another principal of that name"
     assert caller_of(known, KEY).is_known
@@ -109,7 +109,7 @@ def test_a_complete_reading_removes_what_is_not_in_it() -> None:
 
     assert known.use_stored([PrincipalRecord(name="b")], complete=True)
 
-    assert [each.name for each in known.records()] == ["b"]
+    assert [record.name for record in known.records()] == ["b"]
 
 
 def test_a_key_moves_from_one_principal_to_another() -> None:
@@ -142,8 +142,8 @@ def test_they_are_listed_in_pages_by_name() -> None:
     known.use_stored([PrincipalRecord(name=name) for name in ("d", "a", "c")])
     known.use_file({"b": PrincipalSettings(permissions=PUSH)})
 
-    assert [each.name for each in known.records(most=2)] == ["a", "b"]
-    assert [each.name for each in known.records("b", 5)] == ["c", "d"]
+    assert [record.name for record in known.records(most=2)] == ["a", "b"]
+    assert [record.name for record in known.records("b", 5)] == ["c", "d"]
 
 
 def holder(known: Principals, key: bytes) -> str | None:

@@ -20,7 +20,7 @@ def stream(publishers: Publishers) -> Progress:
 
 def known(stream: Progress, *names: str) -> list[str]:
     """Return those of some publishers whose first batch the stream had."""
-    return [each for each in names if stream.is_new(BatchNumber(each, 2))]
+    return [name for name in names if stream.is_new(BatchNumber(name, 2))]
 
 
 class TestIds:
@@ -109,8 +109,8 @@ class TestProgress:
         assert known(other, "p") == []
 
     def test_publishers_that_published_longest_ago_are_forgotten(self, stream: Progress) -> None:
-        for each in ("a", "b", "c"):
-            stream.note(BatchNumber(each, 1))
+        for name in ("a", "b", "c"):
+            stream.note(BatchNumber(name, 1))
         stream.pass_by(BatchNumber("a", 1))
         stream.note(BatchNumber("d", 1))
 
@@ -118,10 +118,10 @@ class TestProgress:
 
     def test_the_bound_is_one_for_all_streams(self, publishers: Publishers, stream: Progress) -> None:
         other = publishers.of_stream()
-        for each in ("a", "b"):
-            stream.note(BatchNumber(each, 1))
-        for each in ("c", "d"):
-            other.note(BatchNumber(each, 1))
+        for name in ("a", "b"):
+            stream.note(BatchNumber(name, 1))
+        for name in ("c", "d"):
+            other.note(BatchNumber(name, 1))
 
         assert known(stream, "a", "b") == ["b"]
         assert known(other, "c", "d") == ["c", "d"]

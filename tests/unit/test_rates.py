@@ -121,10 +121,10 @@ def test_in_the_long_run_no_more_comes_in_than_the_rate_allows(rates: Rates, tim
     sent = 0
     for _ in range(1000):
         time.passes(0.01)
-        for each in senders:
-            if each.is_read:
+        for sender in senders:
+            if sender.is_read:
                 sent += 1
-                rates.hold(each, 1, 1)
+                rates.hold(sender, 1, 1)
     assert 950 <= sent <= 1110  # ten seconds, and what may come at once
 
 

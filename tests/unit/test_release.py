@@ -102,7 +102,7 @@ def test_a_bill_of_materials_names_no_folder_of_this_machine_and_all_packages_by
     bench = {"name": "sluicemq-bench", "version": "1.1.0", "externalReferences": [here, elsewhere]}
     other = {"name": "y", "version": "2", "purl": "pkg:pypi/y@2?other"}
     bill = complete({"metadata": {"component": {"name": "sluicemq"}}, "components": [bench, other]}, "1.1.0")
-    found = [(each["purl"], each["externalReferences"]) for each in bill["components"]]
+    found = [(row["purl"], row["externalReferences"]) for row in bill["components"]]
     assert found == [("pkg:pypi/sluicemq-bench@1.1.0", [elsewhere]), ("pkg:pypi/y@2?other", [])]
     own = bill["metadata"]["component"]
     assert (own["version"], own["purl"]) == ("1.1.0", "pkg:pypi/sluicemq@1.1.0")
@@ -123,12 +123,12 @@ def pack(file: Path, names: list[str], mtime: int, mode: int) -> Path:
 def test_an_sdist_has_the_same_bytes_whoever_packs_it_and_when(tmp_path: Path) -> None:
     one = pack(tmp_path / "one.tar.gz", ["x/a", "x/b"], 1_700_000_000, 0o664)
     other = pack(tmp_path / "other.tar.gz", ["x/b", "x/a"], 1_700_000_001, 0o600)
-    for each in (one, other):
-        normalize(each, 1_600_000_000)
+    for file in (one, other):
+        normalize(file, 1_600_000_000)
     assert one.read_bytes() == other.read_bytes()
     assert one.read_bytes()[4:8] == (1_600_000_000).to_bytes(4, "little")  # gzip's own time
     with tarfile.open(one) as packed:
-        found = {each.name: (each.mtime, each.mode, each.uname) for each in packed}
+        found = {member.name: (member.mtime, member.mode, member.uname) for member in packed}
         assert found == dict.fromkeys(["x/a", "x/b"], (1_600_000_000, 0o644, ""))
         assert packed.extractfile("x/b").read() == b"x/b"  # type: ignore[union-attr]
 
@@ -184,7 +184,7 @@ def test_a_package_does_not_say_where_it_was_built(tmp_path: Path) -> None:
 
 def test_debian_sorts_versions_as_python_does() -> None:
     assert debian_version("1.0.0") == "1.0.0"
-    assert [debian_version(each) for each in ("1.0rc1", "1.0a2", "1.0.dev3")] == [
+    assert [debian_version(name) for name in ("1.0rc1", "1.0a2", "1.0.dev3")] == [
         "1.0~rc1",
         "1.0~a2",
         "1.0~dev3",
@@ -203,4 +203,4 @@ def test_what_debian_is_told_of_a_package_has_its_conffile_and_nothing_else_open
     control = (DEBIAN / "control").read_text()
     named = {"VERSION", "ARCHITECTURE", "SIZE", "PYTHON", "NEXT_PYTHON"}
     assert set(re.findall(r"@(\w+)@", control)) == named
-    assert {each.name for each in DEBIAN.iterdir()} == {*SCRIPTS, "control", "conffiles"}
+    assert {file.name for file in DEBIAN.iterdir()} == {*SCRIPTS, "control", "conffiles"}

@@ -53,7 +53,7 @@ class AskedStore(FakeStore):
             raise self.fault
         found = super().find(ids)
         self.before_answer()
-        return {each: replace(found[each], large=9) if each in self.large else found[each] for each in found}
+        return {name: replace(found[name], large=9) if name in self.large else found[name] for name in found}
 
 
 class WaitersRig:
@@ -309,7 +309,7 @@ def test_all_who_wait_are_looked_up_when_jobs_may_have_ended_without_a_word(rig:
     for _ in range(20):
         go_on()
     seconds_pass(rig, 1, alone=True)
-    assert sorted(rig.heard) == [(each, UncertainError) for each in ("job-0", "job-1500", "job-2999")]
+    assert sorted(rig.heard) == [(name, UncertainError) for name in ("job-0", "job-1500", "job-2999")]
 
 
 # ------------------------------------------------------------ many of a session
@@ -392,8 +392,8 @@ def test_sessions_that_ask_thousands_leave_room_in_the_next_look_up_for_another(
     crowd = [session(lambda number, _outcome: of_crowd.append(number)) for _ in range(20)]
     other = session(lambda _number, _outcome: told_other.append(len(of_crowd)))
     for number in range(300):
-        for at, each in enumerate(crowd):
-            each.ask(number, "mail", f"unknown-{at}-{number}", 0)
+        for at, asker in enumerate(crowd):
+            asker.ask(number, "mail", f"unknown-{at}-{number}", 0)
     other.ask(1, "mail", "unknown", 0)
     # When
     while len(of_crowd) < 6000:
@@ -424,7 +424,7 @@ def test_who_may_no_longer_push_when_a_job_of_its_own_is_found_does_not_hear_its
     # When it asks for its result
     results.ask(1, "mail", "job", 60, Caller(principal))
     # Then it is refused, and waits for nothing
-    assert [type(each) for each in heard] == [ForbiddenError]
+    assert [type(error) for error in heard] == [ForbiddenError]
     assert not len(results)
 
 
@@ -434,8 +434,8 @@ def test_nothing_is_kept_of_questions_that_were_answered(rig: WaitersRig, result
         results.ask(number, "mail", f"job-{number}", 3600)
         if number % 100 == 99:
             go_on()
-            for each in range(number - 99, number + 1):
-                rig.waiters.committed(f"job-{each}", b"")
+            for place in range(number - 99, number + 1):
+                rig.waiters.committed(f"job-{place}", b"")
     assert not len(results)
 
 

@@ -88,7 +88,7 @@ def test_when_the_broker_gives_up_every_waiting_statement_raises_its_error() -> 
     gevent.joinall(waiting, timeout=60)
     # Then
     assert retry.over
-    assert all(isinstance(each.exception, UnavailableError) for each in waiting)
+    assert all(isinstance(future.exception, UnavailableError) for future in waiting)
 
 
 def test_after_giving_up_a_statement_is_tried_once_and_a_doubt_is_still_told() -> None:
@@ -109,5 +109,5 @@ def test_an_outage_is_two_lines_in_the_log_however_long_it_is(caplog: pytest.Log
     retry = at_once()
     retry.run(failing(*[UnavailableError("no primary")] * 9))
     retry.run(failing())
-    said = [each.getMessage() for each in caplog.records if each.name == "broker.store"]
+    said = [record.getMessage() for record in caplog.records if record.name == "broker.store"]
     assert said == ["MongoDB is away, waiting for it: no primary", "MongoDB is back"]

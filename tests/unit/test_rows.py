@@ -14,7 +14,7 @@ from sluicemq.protocol.rows import BrokerRow, EventRow, JobRow, RedriveRow, Row,
 BROKER: dict[str, Any] = {
     "name": "host:1", "since": 1, "seen": 2.5, "ended": None, "here": True, "version": "1", "reads": (2, 3),
 }  # fmt: skip
-ALL = [each for each in vars(rows).values() if isinstance(each, type) and issubclass(each, Row)]
+ALL = [var for var in vars(rows).values() if isinstance(var, type) and issubclass(var, Row)]
 
 
 def test_a_newer_broker_may_send_more() -> None:
@@ -60,7 +60,7 @@ def test_the_wire_has_what_it_had_and_no_fields_that_do_not_apply() -> None:
     assert rows.plain(rows.from_wire(RedriveRow, redriven)) == redriven
 
 
-@pytest.mark.parametrize("row", ALL, ids=[each.__name__ for each in ALL])
+@pytest.mark.parametrize("row", ALL, ids=[type_.__name__ for type_ in ALL])
 def test_rows_are_frozen_have_words_and_a_schema(row: type[Row]) -> None:
     assert row.__struct_config__.frozen
     assert row.__doc__

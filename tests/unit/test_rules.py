@@ -63,9 +63,9 @@ NO_SPANS = [
 #: No option, and no setting, may be one of these numbers, however they come.
 NO_NUMBERS: list[Any] = [math.nan, math.inf, -math.inf, -1, -0.001, 1e308, 10**400, -(10**400), True, False]
 DELAY = OPTIONS["delay"].rule
-OF_TIME = [each for each in OPTIONS.values() if each.unit == "s"]
+OF_TIME = [option for option in OPTIONS.values() if option.unit == "s"]
 WITH_NUMBERS = [
-    each for each in OPTIONS.values() if each.rule.bounds != (None, None) or each.name == "not_before"
+    option for option in OPTIONS.values() if option.rule.bounds != (None, None) or option.name == "not_before"
 ]
 
 
@@ -87,7 +87,7 @@ def test_a_text_that_is_no_span_of_time_is_refused_with_examples(text: str) -> N
         seconds_of(text)
 
 
-@pytest.mark.parametrize("option", OF_TIME, ids=lambda each: each.name)
+@pytest.mark.parametrize("option", OF_TIME, ids=lambda option: option.name)
 def test_every_option_of_time_is_the_same_at_every_door(option: Any, tmp_path: Path) -> None:
     header = {option.name: "1h30m", **({"dedupe_id": "d"} if option.name == "dedupe_window" else {})}
     assert check_headers(header)[option.name] == 5400.0
@@ -102,7 +102,7 @@ def test_every_option_of_time_is_the_same_at_every_door(option: Any, tmp_path: P
 @pytest.mark.parametrize("kind", [BrokerSettings, QueueSettings, StreamSettings])
 def test_every_setting_of_time_takes_a_text(kind: Any, tmp_path: Path) -> None:
     table = {BrokerSettings: "broker", QueueSettings: "queues", StreamSettings: "streams"}[kind]
-    keys = [key for key, each in settings_of(kind).items() if each.metadata["rule"].unit == "s"]
+    keys = [key for key, setting in settings_of(kind).items() if setting.metadata["rule"].unit == "s"]
     assert keys
     for key in keys:
         text = "90s" if kind is BrokerSettings else "1h30m"
@@ -138,7 +138,7 @@ def test_a_number_or_a_flag_in_quotes_is_a_text_in_toml_for_every_key(kind: Any,
                 loaded(tmp_path, {table: values if kind is BrokerSettings else {"a": values}})
 
 
-@pytest.mark.parametrize("option", WITH_NUMBERS, ids=lambda each: each.name)
+@pytest.mark.parametrize("option", WITH_NUMBERS, ids=lambda option: option.name)
 def test_a_number_that_is_none_is_refused_by_every_rule(option: Any) -> None:
     for number in NO_NUMBERS:
         assert not option.rule.holds(number), number
@@ -274,7 +274,7 @@ def test_a_byte_order_mark_in_toml_is_taken(tmp_path: Path) -> None:
 def test_an_option_of_time_on_the_command_line_refuses_what_is_no_span(words: list[str]) -> None:
     for wrong in ("nan", "inf", "-1", "1e308", "soon", "1h30", ""):
         result = CliRunner().invoke(
-            app, ["--endpoint", "tcp://127.0.0.1:1", *(each.format(wrong) for each in words)]
+            app, ["--endpoint", "tcp://127.0.0.1:1", *(word.format(wrong) for word in words)]
         )
         assert (result.exit_code, "expected seconds" in result.stderr) == (2, True), (wrong, result.stderr)
 

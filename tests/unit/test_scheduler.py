@@ -130,13 +130,13 @@ class Queue(RuleBasedStateMachine):
     def worker_leaves(self, data: Any) -> None:
         worker = data.draw(st.sampled_from(self.workers))
         self.workers.remove(worker)
-        self.give_back([each.job for each in self.scheduler.hand_out.leave(worker)])
+        self.give_back([delivery.job for delivery in self.scheduler.hand_out.leave(worker)])
         self.go_on()
 
-    @precondition(lambda self: any(each.in_flight for each in self.workers))
+    @precondition(lambda self: any(worker.in_flight for worker in self.workers))
     @rule(data=st.data())
     def worker_commits(self, data: Any) -> None:
-        worker = data.draw(st.sampled_from([each for each in self.workers if each.in_flight]))
+        worker = data.draw(st.sampled_from([other for other in self.workers if other.in_flight]))
         self.commit(worker, next(iter(worker.in_flight)))
 
     def commit(self, worker: FakeWorker, receipt: bytes) -> None:
@@ -158,15 +158,15 @@ class Queue(RuleBasedStateMachine):
 
     @invariant()
     def no_worker_has_more_than_it_takes(self) -> None:
-        assert all(len(each.in_flight) <= each.prefetch for each in self.workers)
+        assert all(len(worker.in_flight) <= worker.prefetch for worker in self.workers)
 
     @invariant()
     def no_worker_is_idle_while_jobs_are_staged_for_it(self) -> None:
-        assert not len(self.scheduler.staging) or not any(each.free for each in self.workers)
+        assert not len(self.scheduler.staging) or not any(worker.free for worker in self.workers)
 
     @invariant()
     def what_is_staged_or_at_a_worker_is_reserved_and_no_job_is_in_two_places(self) -> None:
-        at_workers = [each.job.id for worker in self.workers for each in worker.in_flight.values()]
+        at_workers = [delivery.job.id for worker in self.workers for delivery in worker.in_flight.values()]
         places = [*at_workers, *self.done, *(job.id for job in self.ready)]
         assert len(places) == len(set(places))
         assert set(at_workers) <= {job.id for job in self.scheduler.reservations}

@@ -245,7 +245,7 @@ def test_a_running_broker_takes_principals_anonymous_and_keys(tmp_path: Path) ->
     assert taken.principals == new.principals
     assert taken.security.secret_key_file is not None
     assert taken.security.secret_key_file.keys.secret == bytes([7] * 32)
-    assert {str(each).replace('"', ""): each.live for each in changes(old, new)} == {
+    assert {str(change).replace('"', ""): change.live for change in changes(old, new)} == {
         "[security] mechanism: curve -> null": True,
         "[security] secret_key_file: another one": True,
         "[security] anonymous: nothing -> read=*": True,
@@ -280,14 +280,14 @@ def test_a_running_broker_takes_what_devices_and_doors_say_of_security(tmp_path:
     taken = taken_over(old, new)
 
     rules = [rule_of(taken.security, end, device) for _place, end, device in taken.doors]
-    assert [each[:3] for each in rules] == [
+    assert [rule[:3] for rule in rules] == [
         (("null",), Permissions.read("read"), False),
         (("null",), Permissions.read("push"), True),
         (("curve",), Permissions(), False),
         (("null",), Permissions.all(), False),
     ]
     assert taken.devices[0].hwm == old.devices[0].hwm
-    assert {str(each).replace('"', ""): each.live for each in changes(old, new)} == {
+    assert {str(change).replace('"', ""): change.live for change in changes(old, new)} == {
         "[broker] endpoint @tcp://127.0.0.1:7000 anonymous: all -> read=*": True,
         "[security] secret_key_file: nothing -> " + str(tmp_path / "broker.key"): True,
         "[[devices]] no. 1 anonymous: nothing -> push=*": True,
@@ -295,7 +295,7 @@ def test_a_running_broker_takes_what_devices_and_doors_say_of_security(tmp_path:
         "[[devices]] no. 1 hwm: 10000 -> 7": False,
         "[[devices]] no. 2 frontend @tcp://127.0.0.1:7002 mechanism: nothing -> curve": True,
     }
-    assert [each.live for each in changes(taken, new)] == [False]
+    assert [change.live for change in changes(taken, new)] == [False]
 
 
 def test_nothing_is_taken_of_a_device_with_other_doors(tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ def test_nothing_is_taken_of_a_device_with_other_doors(tmp_path: Path) -> None:
     new = read(tmp_path, device.format(7002, "all"))
 
     assert taken_over(old, new).devices == old.devices
-    assert [each.live for each in changes(old, new)] == [False, False]
+    assert [change.live for change in changes(old, new)] == [False, False]
 
 
 def test_a_key_file_that_can_not_be_read_is_one_problem(tmp_path: Path) -> None:

@@ -149,5 +149,5 @@ def test_a_clock_that_was_set_is_followed_and_people_hear_of_it(
     clock.measure(server)
     # Then: a fifth of a second is nothing to tell
     assert off(clock, server) < 0.01
-    assert [round(each) for each in jumps] == ([round(seconds)] if abs(seconds) > 1 else [])
+    assert [round(jump) for jump in jumps] == ([round(seconds)] if abs(seconds) > 1 else [])
     assert ("clock was set" in caplog.text) == (abs(seconds) > 1)

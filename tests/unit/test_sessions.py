@@ -170,7 +170,7 @@ def test_a_request_on_which_the_broker_fails_is_answered_like_those_after_it(
 
     lane.receive([push, wire.encode(wire.READY, 2, "mail", 1), wire.encode(wire.PING, 3)])
 
-    assert [(each.verb, each.number) for each in lane.sent] == [
+    assert [(frame.verb, frame.number) for frame in lane.sent] == [
         (wire.ERROR, 1),
         (wire.ERROR, 2),
         (wire.OK, 3),
@@ -217,7 +217,7 @@ def test_of_a_client_that_has_left_only_what_changes_something_is_looked_at(
     # When
     lane.receive([*asks, push, [b"rubbish"]])
     # Then
-    assert [each.number for each in lane.sent] == [10]
+    assert [frame.number for frame in lane.sent] == [10]
 
 
 @pytest.mark.parametrize(
@@ -244,13 +244,13 @@ def test_jobs_go_out_in_messages_of_a_mib_and_a_larger_one_alone(worker: Session
 
     worker.deliver([delivery(worker, number, size) for number, size in enumerate(sizes)])
 
-    assert [[job[1] for job in each.fields[1]] for each in lane.sent] == [
+    assert [[job[1] for job in frame.fields[1]] for frame in lane.sent] == [
         ["j0", "j1"],
         ["j2"],
         ["j3"],
         ["j4", "j5"],
     ]
-    assert len({each.number for each in lane.sent}) == 4
+    assert len({frame.number for frame in lane.sent}) == 4
 
 
 def test_a_delivery_tells_of_its_job_what_a_handler_may_want_to_know(
@@ -295,7 +295,7 @@ def test_a_large_result_asked_for_thousands_of_times_by_who_does_not_read_is_not
 
     session.send_result(7, bytes(LARGE_RESULT))
 
-    assert [(each.verb, each.number, each.fields[0]) for each in lane.sent] == [
+    assert [(frame.verb, frame.number, frame.fields[0]) for frame in lane.sent] == [
         (wire.ERROR, 7, "UNAVAILABLE")
     ]
 
@@ -353,8 +353,8 @@ def test_a_queue_that_stores_nothing_holds_back_those_who_push_to_it_and_nobody_
     )
     door = SessionDoor(services, nobody)
     lanes = [Lane() for _ in range(9)]
-    for each in lanes:
-        client: Any = each
+    for peer in lanes:
+        client: Any = peer
         door.sessions.add(Session(door, client))
     *sick, well = lanes
     jobs = [[None, b"work", None]] * 1000
@@ -373,8 +373,8 @@ def test_a_queue_that_stores_nothing_holds_back_those_who_push_to_it_and_nobody_
         push.on_stored({}, ())
     assert not any(lane.is_paused for lane in sick)
     assert door.pushes.inflow.mark.count == 0
-    for each in lanes:
-        each.closed()
+    for peer in lanes:
+        peer.closed()
     assert (len(door.pushes.inflow), door.sessions) == (0, set())
 
 
@@ -388,8 +388,8 @@ def test_who_has_nothing_on_its_way_to_a_queue_that_stores_nothing_is_read() -> 
         nobody,
     )
     honest, sick = Lane(), Lane()
-    for each in (honest, sick):
-        client: Any = each
+    for peer in (honest, sick):
+        client: Any = peer
         door.sessions.add(Session(door, client))
     jobs = [[None, b"work", None]] * 1000
     honest.receive([wire.encode(wire.PUSH, 1, "sick", jobs[:1])])
@@ -463,9 +463,13 @@ def test_whoever_leaves_a_broker_that_stood_still_has_not_died(
 @pytest.mark.parametrize("verb", [wire.SETTLE, wire.EXTEND])
 def test_more_receipts_at_once_than_may_be_are_refused(session: Session, lane: Lane, verb: bytes) -> None:
     many = [b"r"] * (MOST_ENTRIES + 1)
-    rows = many if verb == wire.EXTEND else [wire.verdict_row(each, wire.COMMIT, None, None) for each in many]
+    rows = (
+        many
+        if verb == wire.EXTEND
+        else [wire.verdict_row(receipt, wire.COMMIT, None, None) for receipt in many]
+    )
     lane.receive([wire.encode(verb, 1, rows, 1.0), wire.encode(verb, 2, rows[1:], 1.0)])
-    assert [(each.verb, each.number) for each in lane.sent] == [(wire.ERROR, 1), (wire.OK, 2)]
+    assert [(frame.verb, frame.number) for frame in lane.sent] == [(wire.ERROR, 1), (wire.OK, 2)]
     assert lane.sent[0].fields[0] == "BAD_FRAMES"
 
 
@@ -518,7 +522,7 @@ class TestGoneOn:
 
         dropped = newer in ("here", "elsewhere")
         assert lane.is_closed == dropped
-        assert [each.number for each in lane.sent] == ([1] if dropped else [1, 10])
+        assert [frame.number for frame in lane.sent] == ([1] if dropped else [1, 10])
         assert other.is_closed == (newer == "older")
 
     @pytest.mark.parametrize(("repeats", "busy"), [(True, False), (True, True), (False, False)])

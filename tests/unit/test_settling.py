@@ -27,8 +27,10 @@ def test_nothing_is_handed_out_while_too_many_verdicts_have_no_answer() -> None:
     assert rig.granting
     rig.store.before_commit = held = Held()
     # When
-    receipts = [each.receipt for each in rig.hand.deliveries]
-    rig.queue.settling.settle([Verdict(each, wire.COMMIT) for each in receipts], Settlement(rig.heard.append))
+    receipts = [delivery.receipt for delivery in rig.hand.deliveries]
+    rig.queue.settling.settle(
+        [Verdict(receipt, wire.COMMIT) for receipt in receipts], Settlement(rig.heard.append)
+    )
     full = rig.granting
     held.set()
     rig.wait()
@@ -68,7 +70,7 @@ def test_verdicts_of_every_kind_count_until_they_are_written(kind: str) -> None:
     rig.hire()
     rig.store.before_commit = held = Held()
     # When
-    verdicts = [Verdict(each.receipt, kind, b"why") for each in rig.hand.deliveries]
+    verdicts = [Verdict(delivery.receipt, kind, b"why") for delivery in rig.hand.deliveries]
     rig.queue.settling.settle(verdicts, Settlement(rig.heard.append))
     count = memory.verdicts.mark.count
     held.set()
@@ -93,7 +95,7 @@ def test_a_queue_whose_verdicts_are_not_written_leaves_room_for_those_of_others(
     sick, well = SettlingRig(50, memory=memory), SettlingRig(3, memory=memory)
     sick.hire()
     sick.store.before_commit = held = Held()
-    verdicts = [Verdict(each.receipt, wire.COMMIT) for each in sick.hand.deliveries]
+    verdicts = [Verdict(delivery.receipt, wire.COMMIT) for delivery in sick.hand.deliveries]
     sick.queue.settling.settle(verdicts, Settlement(sick.heard.append))
     # When
     well.hire()
@@ -132,14 +134,14 @@ def test_a_commit_without_an_answer_was_ours_if_nobody_else_can_have_had_the_job
     def removed_and_not_answered(jobs: Sequence[Job]) -> dict[str, SluiceError]:
         if cut:
             raise cut.pop()
-        return {each.id: UncertainError("gone") for each in jobs}
+        return {job.id: UncertainError("gone") for job in jobs}
 
     monkeypatch.setattr(rig.store, "commit", removed_and_not_answered)
     monkeypatch.setattr(rig.owners, "keeps", lambda _owner: kept)
     # When
     rig.verdict(wire.COMMIT)
     # Then
-    assert [{at: type(why) for at, why in each.items()} for each in rig.heard] == [
+    assert [{at: type(why) for at, why in event.items()} for event in rig.heard] == [
         {} if kept else {0: UncertainError}
     ]
 
@@ -151,7 +153,7 @@ def test_jobs_that_another_broker_has_taken_over_are_forgotten_together(
     rig = SettlingRig(200)
     rig.hire()
     assert len(rig.held) == 200
-    monkeypatch.setattr(rig.store, "commit", lambda jobs: {each.id: LeaseLostError("gone") for each in jobs})
+    monkeypatch.setattr(rig.store, "commit", lambda jobs: {job.id: LeaseLostError("gone") for job in jobs})
     decided: list[float] = []
     next_time = rig.scheduler.next_time
 
@@ -164,7 +166,7 @@ def test_jobs_that_another_broker_has_taken_over_are_forgotten_together(
     rig.verdict(wire.COMMIT)
     # Then
     assert not rig.held
-    assert [set(map(type, each.values())) for each in rig.heard] == [{LeaseLostError}]
+    assert [set(map(type, event.values())) for event in rig.heard] == [{LeaseLostError}]
     assert len(decided) < 10
 
 
@@ -198,7 +200,7 @@ def test_jobs_whose_verdict_can_not_be_written_are_forgotten_so_that_the_audit_f
     assert not rig.held
     assert len(rig.store.reserved) == 3
     refused = dict.fromkeys(range(3), UnavailableError)
-    assert [{at: type(why) for at, why in each.items()} for each in rig.heard] == [refused]
+    assert [{at: type(why) for at, why in event.items()} for event in rig.heard] == [refused]
 
 
 def test_jobs_that_can_not_be_removed_before_they_are_sent_are_forgotten_and_the_worker_is_free_again() -> (

@@ -21,7 +21,7 @@ LINEAR = QueueSettings(backoff="linear", backoff_base=10, backoff_jitter=0)
 
 
 def failed(rig: SettlingRig) -> list[tuple[str, float | None, bool]]:
-    return [(each.reason, each.due and each.due - NOW, each.dead) for each in rig.store.rolled_back]
+    return [(queue.reason, queue.due and queue.due - NOW, queue.dead) for queue in rig.store.rolled_back]
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_a_worker_that_dies_at_once_is_charged_with_what_it_may_have_begun_unles
     rig.hire()
     rig.queue.settling.worker_gone(rig.hand)
     rig.wait()
-    assert [each.counted for each in rig.store.rolled_back] == [True, counted]
-    assert [each.dead for each in rig.store.rolled_back] == [max_attempts == 1, False]
+    assert [entry.counted for entry in rig.store.rolled_back] == [True, counted]
+    assert [queue.dead for queue in rig.store.rolled_back] == [max_attempts == 1, False]
 
 
 def test_a_worker_that_dies_is_charged_with_what_it_had_begun() -> None:
@@ -121,8 +121,8 @@ def test_a_worker_that_dies_is_charged_with_what_it_had_begun() -> None:
     rig.wait()
     # Then
     assert failed(rig) == [(DIED, None, False), (NOT_BEGUN, None, False), (NOT_BEGUN, None, False)]
-    assert [each.counted for each in rig.store.rolled_back] == [True, False, False]
-    assert all(each.isolated for each in rig.store.rolled_back)
+    assert [entry.counted for entry in rig.store.rolled_back] == [True, False, False]
+    assert all(entry.isolated for entry in rig.store.rolled_back)
 
 
 def test_jobs_behind_one_that_times_out_are_released() -> None:
@@ -200,4 +200,4 @@ def test_a_result_may_be_as_long_as_can_be_kept(settings: dict[str, Any], most: 
         rig.verdict(wire.COMMIT, detail=bytes((most or MAX_JOB_BYTES) + over))
         refused = most is not None and over
         assert len(rig.store.rolled_back) == refused
-        assert [type(each) for each in rig.heard[0].values()] == ([TooLargeError] if refused else [])
+        assert [type(error) for error in rig.heard[0].values()] == ([TooLargeError] if refused else [])

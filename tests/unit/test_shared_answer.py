@@ -39,7 +39,7 @@ def test_all_who_ask_while_one_is_found_out_share_the_next() -> None:
     gevent.joinall([first, *others])
 
     assert first.value == 1
-    assert [each.value for each in others] == [2] * 100
+    assert [other.value for other in others] == [2] * 100
     assert answer.get() == 3
 
 
@@ -51,7 +51,7 @@ def test_an_error_is_told_to_those_who_asked_and_to_nobody_else() -> None:
     asked = [gevent.spawn(answer.get) for _ in range(3)]
     gevent.joinall(asked)
 
-    assert [str(each.exception) for each in asked] == ["it can't be counted"] * 3
+    assert [str(future.exception) for future in asked] == ["it can't be counted"] * 3
     assert answer.get() == 2
 
 
@@ -64,7 +64,7 @@ def test_one_who_gives_up_leaves_the_others_their_answer() -> None:
     work.let_go.set()
     gevent.joinall(asked)
 
-    assert [each.value for each in asked[1:]] == [1, 1]
+    assert [answer.value for answer in asked[1:]] == [1, 1]
 
 
 def test_who_asks_alone_has_a_new_answer_each_time() -> None:

@@ -26,7 +26,7 @@ class FaultyStore:
 
     def put(self, name: str, *, removed: bool = False) -> None:
         self.revision += 1
-        self.records = [each for each in self.records if each.name != name]
+        self.records = [record for record in self.records if record.name != name]
         self.records.append(PrincipalRecord(name=name, revision=self.revision, removed=removed))
 
     def prepare(self) -> None:
@@ -36,7 +36,7 @@ class FaultyStore:
         self.read_from.append(after)
         if self.away:
             raise UnavailableError("no MongoDB primary")
-        yield from [each for each in self.records if each.revision > (after or 0)]
+        yield from [record for record in self.records if record.revision > (after or 0)]
 
     def change(self, name: str, change: Any, now: float, *, keep_operator: bool) -> PrincipalRecord | None:
         del change, now, keep_operator
@@ -68,7 +68,7 @@ class Broker:
 
     @property
     def names(self) -> list[str]:
-        return [each.name for each in self.known.records()]
+        return [record.name for record in self.known.records()]
 
     def _changed(self) -> None:
         self.changes += 1

@@ -36,4 +36,4 @@ def test_blanks_comments_and_docstrings_are_no_code() -> None:
 @pytest.mark.parametrize(("lines", "says"), [(100, []), (99, []), (101, ["take"]), (90, ["lower"])])
 def test_a_budget_holds_and_only_falls(lines: int, says: list[str]) -> None:
     problems = [*compare("a_package", Size(lines=lines), {"lines": 100})]
-    assert [word for word in ("take", "lower") for each in problems if word in each] == says
+    assert [word for word in ("take", "lower") for problem in problems if word in problem] == says

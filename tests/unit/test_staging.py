@@ -40,7 +40,7 @@ def test_no_more_are_taken_than_asked_for(staging: Staging) -> None:
 
 
 def test_no_more_bytes_are_taken_than_asked_for_but_one_job_at_least(staging: Staging) -> None:
-    staging.add([a_job(each, size=10) for each in "abcd"])
+    staging.add([a_job(name, size=10) for name in "abcd"])
     assert [ids(staging.take(9, most_bytes)) for most_bytes in (1, 20, 99)] == [["a"], ["b", "c"], ["d"]]
 
 

@@ -20,7 +20,7 @@ from sluicemq_broker.store import SHOWN_STATES
 from sluicemq_devices.hub import DeviceCount
 from sluicemq_devices.relays import Kind
 
-BROKER, DEVICES = (Path(each.__file__ or "").parent for each in (sluicemq_broker, sluicemq_devices))
+BROKER, DEVICES = (Path(package.__file__ or "").parent for package in (sluicemq_broker, sluicemq_devices))
 
 VERDICTS = {wire.COMMIT, wire.ROLLBACK, wire.REJECT, wire.RELEASE}
 PAUSES = {wire.DELIVERY, wire.INTAKE}
@@ -45,10 +45,10 @@ def literals(package: Path, names: set[str]) -> list[str]:
 
 
 def used(node: ast.AST) -> Iterator[ast.AST]:
-    for each in ast.iter_child_nodes(node):
-        if not is_declaration(each):
-            yield each
-            yield from used(each)
+    for child in ast.iter_child_nodes(node):
+        if not is_declaration(child):
+            yield child
+            yield from used(child)
 
 
 def is_declaration(node: ast.AST) -> bool:
@@ -57,7 +57,7 @@ def is_declaration(node: ast.AST) -> bool:
         return any(isinstance(base, ast.Name) and base.id in ("StrEnum", "Metric") for base in node.bases)
     if isinstance(node, ast.Assign | ast.AnnAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        return {ast.unparse(each) for each in targets} <= {"SCHEDULED", "__slots__"}
+        return {ast.unparse(target) for target in targets} <= {"SCHEDULED", "__slots__"}
     return False
 
 
@@ -132,17 +132,17 @@ def reached_through(source: Path, what: str) -> list[str]:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute)
     ]
     return [
-        f"{source.name}:{each.lineno} {each.attr}"
-        for each in inner
-        if getattr(each.value, "id", getattr(each.value, "attr", "")) in (what, f"_{what}")
+        f"{source.name}:{node.lineno} {node.attr}"
+        for node in inner
+        if getattr(node.value, "id", getattr(node.value, "attr", "")) in (what, f"_{what}")
     ]
 
 
 def test_doors_know_the_parts_of_a_queue_that_take_jobs_in_and_end_deliveries() -> None:
     sources = [
-        each
+        file
         for room in ("admin", "doors", "http", "parts", "process")
-        for each in (BROKER / room).rglob("*.py")
+        for file in (BROKER / room).rglob("*.py")
     ]
     reached = [place for source in sources for place in reached_through(source, "queue")]
     assert {place.split()[-1] for place in reached} == PARTS_FOR_DOORS, reached
@@ -158,11 +158,13 @@ def set_from_outside(source: Path) -> list[str]:
         if isinstance(target, ast.Attribute) and target.attr in ATTRIBUTES
         if isinstance(target.ctx, ast.Store)
     ]
-    others = [each for each in targets if not (isinstance(each.value, ast.Name) and each.value.id == "self")]
-    return [f"{source.name}:{each.lineno} {each.attr}" for each in others]
+    others = [
+        target for target in targets if not (isinstance(target.value, ast.Name) and target.value.id == "self")
+    ]
+    return [f"{source.name}:{other.lineno} {other.attr}" for other in others]
 
 
 def test_nobody_sets_an_attribute_of_a_job_but_the_job() -> None:
     others = ("job.py", "archive.py")  # the second one writes the sizes of files into a tar
-    sources = [each for each in BROKER.rglob("*.py") if each.name not in others]
+    sources = [file for file in BROKER.rglob("*.py") if file.name not in others]
     assert [place for source in sources for place in set_from_outside(source)] == []

@@ -106,7 +106,7 @@ def test_one_whose_every_answer_takes_long_is_said_to_be_slow_once_until_it_is_q
         caplog.clear()
         for seconds in times:
             server.ask(takes(seconds))
-        return [each.getMessage() for each in caplog.records]
+        return [record.getMessage() for record in caplog.records]
 
     # A busy moment is none
     assert ask(0.05, 0.05, 0.001, 0.05, 0.05, 0.05, 0.05) == []

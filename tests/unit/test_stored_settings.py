@@ -98,7 +98,7 @@ def test_what_a_broker_can_not_use_is_left_out() -> None:
 
 def test_each_setting_is_explained_by_where_it_is_from() -> None:
     of_all = Layer(SettingOrigin.MONGODB_ALL, {"max_attempts": "3", "max_running": "7"})
-    rows = {each.key: row_plain(each) for each in explained(FILE, of_all, stored(max_running=8))}
+    rows = {setting.key: row_plain(setting) for setting in explained(FILE, of_all, stored(max_running=8))}
     assert rows.keys() == settings_of(QueueSettings).keys()
     assert rows["max_attempts"] == {"key": "max_attempts", "value": 3, "source": "mongodb *", "file": 9}
     assert rows["max_running"] == {"key": "max_running", "value": 8, "source": "mongodb", "file": None}

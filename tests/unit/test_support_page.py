@@ -42,9 +42,11 @@ def test_the_pythons_are_those_of_the_project_its_workflows_and_its_releases() -
     tested = with_words(PYTHON, "tested")
     named = "Programming Language :: Python :: 3."
     assert tested == [
-        "3." + each.removeprefix(named) for each in PROJECT["classifiers"] if each.startswith(named)
+        "3." + classifier.removeprefix(named)
+        for classifier in PROJECT["classifiers"]
+        if classifier.startswith(named)
     ]
-    assert [f"python{each}" for each in (*tested, *with_words(PYTHON, "expected"))] == list(PYTHONS)
+    assert [f"python{word}" for word in (*tested, *with_words(PYTHON, "expected"))] == list(PYTHONS)
     assert [f"before {tested[0]}"] == with_words(PYTHON, "refused")
     bench = tomllib.loads((ROOT / "bench/pyproject.toml").read_text())["project"]
     assert PROJECT["requires-python"] == bench["requires-python"] == f">={tested[0]}"
@@ -60,8 +62,8 @@ def test_the_workflows_have_the_pythons_that_are_tested(workflow: str) -> None:
     if workflow == "ci":
         found = jobs["test"]["strategy"]["matrix"]["python"]
     else:
-        [found] = [each["with"]["python-version"].split() for each in jobs["build"]["steps"]
-                   if "setup-python" in each.get("uses", "")]  # fmt: skip
+        [found] = [job["with"]["python-version"].split() for job in jobs["build"]["steps"]
+                   if "setup-python" in job.get("uses", "")]  # fmt: skip
     assert found == with_words(PYTHON, "tested")
 
 
@@ -101,7 +103,7 @@ def test_the_packages_of_a_release_are_for_the_distributions_that_are_named() ->
     for image in matrix["matrix"]["image"]:
         assert image.replace(":", " ").title() in named
     assert "arm64" in named
-    assert any(each.endswith("-arm") for each in matrix["matrix"]["runner"])
+    assert any(runner.endswith("-arm") for runner in matrix["matrix"]["runner"])
 
 
 def test_other_pages_lead_to_it() -> None:

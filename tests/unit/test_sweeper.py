@@ -190,9 +190,9 @@ def test_what_came_into_memory_after_the_audit_has_read_stays(
     rig.sweeper.audit()
     missing = rig.sweeper.missing
 
-    def then_staged(each: Any) -> Any:
-        found = missing(each)
-        each.scheduler.reservations.begin(7)
+    def then_staged(queue: Any) -> Any:
+        found = missing(queue)
+        queue.scheduler.reservations.begin(7)
         return found
 
     monkeypatch.setattr(rig.sweeper, "missing", then_staged)

@@ -28,9 +28,9 @@ def analyze() -> str:
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_systemd_finds_nothing_wrong(analyze: str, tmp_path: Path, unit: Path) -> None:
     # Given all units, with programs that are here
-    for each in UNITS:
-        text = re.sub(r"^(ExecStart=)\S+", r"\1/bin/true", each.read_text(), flags=re.MULTILINE)
-        (tmp_path / each.name).write_text(text)
+    for file in UNITS:
+        text = re.sub(r"^(ExecStart=)\S+", r"\1/bin/true", file.read_text(), flags=re.MULTILINE)
+        (tmp_path / file.name).write_text(text)
     name = unit.name.replace("@.", "@second.")
     (tmp_path / name).write_text((tmp_path / unit.name).read_text())
     # When

@@ -344,7 +344,7 @@ def test_a_group_hands_the_results_of_its_steps_on_in_a_list() -> None:
 
     @app.task(queue="third")
     def total(numbers: list[Any]) -> int:
-        return sum(each for each in numbers if isinstance(each, int))
+        return sum(number for number in numbers if isinstance(number, int))
 
     step = group(times.s(2), times.s(3), allow_failures=True).then(total.s(PREVIOUS), times.s(PREVIOUS))
     # When

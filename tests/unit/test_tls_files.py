@@ -25,7 +25,7 @@ def problem(tmp_path: Path, **settings: Path | str) -> str:
     try:
         load(file, {}, {})
     except ConfigError as error:
-        return "; ".join(str(each) for each in error.problems)
+        return "; ".join(str(found) for found in error.problems)
     return ""
 
 

@@ -45,11 +45,11 @@ def test_the_namespaces_of_a_client_have_the_verbs_of_the_table() -> None:
         for verb, _ in inspect.getmembers(type(namespace), inspect.isfunction)
         if not verb.startswith("_")
     }
-    assert found == {each.method for each in VERBS}
+    assert found == {verb.method for verb in VERBS}
 
 
 def test_the_command_line_has_the_verbs_of_the_table() -> None:
-    assert commands().keys() - BESIDE == {each.command for each in VERBS if each.command}
+    assert commands().keys() - BESIDE == {verb.command for verb in VERBS if verb.command}
 
 
 def test_help_has_each_command_in_one_section() -> None:
@@ -58,13 +58,13 @@ def test_help_has_each_command_in_one_section() -> None:
 
 
 def test_paths_of_http_have_the_verbs_of_the_table() -> None:
-    nouns = {each.noun for each in VERBS}
+    nouns = {verb.noun for verb in VERBS}
     routes = [route for methods in site().table.values() for route, _ in methods.values()]
-    named = {each.name for each in routes if each.name.partition(".")[0] in nouns}
-    assert named - {each.method for each in VERBS} == OF_HTTP
+    named = {route.name for route in routes if route.name.partition(".")[0] in nouns}
+    assert named - {verb.method for verb in VERBS} == OF_HTTP
 
 
-@pytest.mark.parametrize("verb", [each for each in VERBS if each.smq], ids=lambda each: each.method)
+@pytest.mark.parametrize("verb", [known for known in VERBS if known.smq], ids=lambda verb: verb.method)
 def test_each_verb_of_smq1_exists(verb: Verb) -> None:
     assert getattr(wire, verb.smq.partition(" ")[0]) == verb.smq.partition(" ")[0].encode()
 

@@ -30,7 +30,7 @@ NAMES = st.lists(WORDS, max_size=5).map(lambda words: ".".join(words).encode())
 
 def by_expression(wanted: Sequence[bytes], topic: bytes) -> bool:
     """The rules of the documents, as they were written with regular expressions."""
-    return not wanted or any(fits(each, topic) for each in wanted)
+    return not wanted or any(fits(pattern, topic) for pattern in wanted)
 
 
 def fits(wanted: bytes, topic: bytes) -> bool:
@@ -48,7 +48,7 @@ def test_topics_are_wanted_as_regular_expressions_say(wanted: list[bytes], topic
         mine = Topics(wanted)
     except BadTopicError:
         return
-    assert [mine.want(each) for each in topics] == [by_expression(wanted, each) for each in topics]
+    assert [mine.want(topic) for topic in topics] == [by_expression(wanted, topic) for topic in topics]
 
 
 def test_the_patterns_of_one_filter_have_a_bound_of_words_in_all() -> None:
@@ -113,7 +113,7 @@ def test_a_topic_that_fits_every_part_of_every_pattern_costs_their_words_at_most
 
 
 def segment_of(topics: list[bytes]) -> Segment:
-    packed = b"".join(pack(each, b"") for each in topics)
+    packed = b"".join(pack(topic, b"") for topic in topics)
     return Segment(11, len(topics), 0.0, len(packed), len(packed), "", packed, tuple(sorted(set(topics))))
 
 
@@ -131,7 +131,7 @@ def test_choosing_goes_on_inside_a_segment_where_its_time_ran_out(wanted: list[b
             found += [segment.first + at for at in places]
 
     names = [b"a.%d.%d" % (at % 30, at % 7) for at in range(300)]
-    assert found == [11 + at for at, each in enumerate(names) if by_expression(wanted, each)]
+    assert found == [11 + at for at, name in enumerate(names) if by_expression(wanted, name)]
     assert steps > 1 or (not wanted and most == 1000)
 
 

@@ -595,7 +595,7 @@ VALUES = st.recursive(
 
 def count(value: Any) -> int:
     if isinstance(value, dict):
-        return 1 + sum(1 + count(each) for each in value.values())
+        return 1 + sum(1 + count(item) for item in value.values())
     return 1 + sum(map(count, value)) if isinstance(value, list) else 1
 
 

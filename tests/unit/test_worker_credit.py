@@ -59,7 +59,7 @@ def next_jobs(scheduler: Scheduler) -> list[Delivery]:
 @pytest.mark.parametrize(
     "end",
     [
-        lambda it, given: [it.hand_out.settle(each.receipt, 1000.0) for each in given],
+        lambda it, given: [it.hand_out.settle(delivery.receipt, 1000.0) for delivery in given],
         lambda it, given: it.hand_out.time_out(10**6),
         lambda it, given: it.hand_out.leave(given[0].worker),
         lambda it, given: it.drop(ME, 1000.0),
@@ -106,10 +106,10 @@ def test_marks_bound_jobs_and_bytes(size: int) -> None:
 
 
 def workers_of_doors(kind: type[Worker] = Worker) -> Iterator[type[Worker]]:
-    for each in kind.__subclasses__():
-        if each.__module__.startswith("sluicemq_broker."):
-            yield each
-            yield from workers_of_doors(each)
+    for subclass in kind.__subclasses__():
+        if subclass.__module__.startswith("sluicemq_broker."):
+            yield subclass
+            yield from workers_of_doors(subclass)
 
 
 @pytest.mark.parametrize("kind", [*workers_of_doors()])

@@ -15,7 +15,7 @@ yaml = pytest.importorskip("yaml")
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / ".github/workflows").glob("*.yml"))
-LOADED = {each.stem: yaml.safe_load(each.read_text()) for each in FILES}
+LOADED = {file.stem: yaml.safe_load(file.read_text()) for file in FILES}
 RELEASE, CI = LOADED["release"]["jobs"], LOADED["ci"]["jobs"]
 #: YAML 1.1 reads the key `on` as a truth.
 ON = True
@@ -62,7 +62,7 @@ def test_nothing_is_allowed_but_what_a_job_needs_and_there_is_no_secret() -> Non
     }
     assert LOADED["site"]["jobs"]["site"]["permissions"] == {"contents": "write"}
     assert not any("permissions" in job for job in CI.values())
-    texts = "".join(each.read_text() for each in FILES)
+    texts = "".join(file.read_text() for file in FILES)
     assert not re.search(r"secrets\.|password|pull_request_target", texts)
     # What runs code of the tree keeps no credential for the repository.
     for where, step in steps():
@@ -84,30 +84,30 @@ def test_actions_of_others_are_named_by_commit_with_their_version_beside_it() ->
 
 def test_new_versions_of_actions_come_by_themselves() -> None:
     told = yaml.safe_load((ROOT / ".github/dependabot.yml").read_text())
-    assert [each["package-ecosystem"] for each in told["updates"]] == ["github-actions"]
+    assert [row["package-ecosystem"] for row in told["updates"]] == ["github-actions"]
 
 
 def test_each_project_is_published_from_an_environment_of_its_own() -> None:
     published = RELEASE["publish"]["strategy"]["matrix"]["include"]
     projects = {
-        tomllib.loads(each.read_text())["project"]["name"]
-        for each in (ROOT / "pyproject.toml", ROOT / "bench/pyproject.toml")
+        tomllib.loads(file.read_text())["project"]["name"]
+        for file in (ROOT / "pyproject.toml", ROOT / "bench/pyproject.toml")
     }
-    assert {each["project"] for each in published} == projects
-    assert len({each["environment"] for each in published}) == len(projects)
-    assert {each["files"] for each in published} == {name.replace("-", "_") + "-" for name in projects}
-    for each in published:
-        assert f"`{each['environment']}`" in (ROOT / "CONTRIBUTING.md").read_text()
+    assert {row["project"] for row in published} == projects
+    assert len({row["environment"] for row in published}) == len(projects)
+    assert {row["files"] for row in published} == {name.replace("-", "_") + "-" for name in projects}
+    for row in published:
+        assert f"`{row['environment']}`" in (ROOT / "CONTRIBUTING.md").read_text()
 
 
 def test_the_commands_of_the_tree_are_there_with_their_options() -> None:
     shown = subprocess.run([ROOT / "deploy/release", "--help"], capture_output=True, text=True, check=True)
     found = [line for _, step in steps() for line in step.get("run", "").splitlines() if "./" in line]
     ours = [re.search(r"(?<!\S)(\./\S+)(.*)", line) for line in found]
-    named = {each[1] for each in ours if each}
+    named = {our[1] for our in ours if our}
     assert named == {"./deploy/docs", "./deploy/release", "./deploy/test"}
     for name in named:
         assert os.access(ROOT / name, os.X_OK)
-    for each in ours:
-        if each and each[1] == "./deploy/release":
-            assert set(re.findall(r"--[\w-]+", each[2])) <= set(re.findall(r"--[\w-]+", shown.stdout))
+    for our in ours:
+        if our and our[1] == "./deploy/release":
+            assert set(re.findall(r"--[\w-]+", our[2])) <= set(re.findall(r"--[\w-]+", shown.stdout))
