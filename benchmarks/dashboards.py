@@ -1,4 +1,4 @@
-"""What the dashboard costs: ``python benchmarks/dashboards.py [--queues N] [--dead N] [--part flow]``.
+"""What the dashboard costs: ``python benchmarks/dashboards.py [--queues N] [--dead N] [--part find]``.
 
 A broker with an embedded MongoDB has so many queues that hold a job each, each of a kind of its own, and so
 many dead letters in one.
@@ -7,7 +7,8 @@ the same again when broker and MongoDB have been started anew, with nothing in t
 processor time of broker and mongod for a whole page: where others use the machine that tells more. Then
 jobs go from push to done with nobody looking and with a scrape a second and ten dashboards open, in turn:
 jobs a second, and the processor time that broker and mongod take for 1,000 jobs. Last, a broker that does
-nothing else is scraped and looked at: the share of a processor that this costs. What is promised is that
+nothing else is scraped and looked at: the share of a processor that this costs. Part ``find``: how long a
+search of all jobs takes, and what one that never ends does to push to done. What is promised is that
 share, of what push to done takes when nobody looks: with a thousand queues at rest a rate that falls, as the
 programs that watch share the processors, makes each job dearer by itself.
 """
@@ -27,6 +28,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from pymongo import MongoClient
 
@@ -38,7 +40,7 @@ from sluicemq import Client, Producer, Worker
 from support.broker_process import BrokerProcess
 
 TIMES, DASHBOARDS, ROUNDS = 10, 10, 3
-PARTS = ("pages", "flow", "idle")
+PARTS = ("pages", "flow", "idle", "find")
 #: What is promised: milliseconds for a page, kilobytes that it moves, and the share of a processor.
 MILLISECONDS, KILOBYTES, SHARE = 300, 64, 0.02
 V1 = "/api/v1"
@@ -46,6 +48,8 @@ V1 = "/api/v1"
 DIED = int(time.time()) - 30 * 86_400
 _DEAD = f"{V1}/queues/letters/dead"
 _FIFTY = ",".join(f"q-{number:04}" for number in range(50))
+#: Searches of all jobs, which find nothing.
+SEARCHES = {"error": f"{V1}/find?error=nowhere", "text": f"{V1}/find?text=nowhere"}
 #: The questions of each page, as the dashboard asks them.
 PAGES = {
     "overview": [
@@ -60,7 +64,11 @@ PAGES = {
     ],
     "kinds": [f"{V1}/kinds?limit=100"],
     "job": [f"{V1}/queues/letters/jobs/d-0001500?payload=65536"],
-    "find by id": [f"{V1}/queues/letters/jobs?id=d-00&limit=50"],
+    "jobs of a queue by id": [f"{V1}/queues/letters/jobs?id=d-00&limit=50"],
+    "find by id": [f"{V1}/find?id=d-0001500"],
+    "find by error": [f"{V1}/find?error=rare"],
+    "find by text": [f"{V1}/find?text=nowhere"],
+    "find a kind that is ready": [f"{V1}/find?kind=kind-7&state=ready"],
     "dead": [f"{_DEAD}?limit=25", f"{_DEAD}/count", f"{_DEAD}/reasons"],
     "dead, far behind": [f"{_DEAD}?limit=25&until={DIED + 100}"],
     "dead by reason": [f"{_DEAD}?limit=25&reason=rare", f"{_DEAD}/count?reason=rare"],
@@ -77,13 +85,17 @@ def main() -> int:
     parser.add_argument("--queues", type=int, default=1000)
     parser.add_argument("--dead", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=8.0)
-    parser.add_argument("--part", choices=PARTS, action="append", help="by default all three")
+    parser.add_argument("--part", choices=PARTS, action="append", help="by default all four")
     parser.add_argument("--folder", type=Path, help="where all of it is kept, and found again the next time")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--watch", help=argparse.SUPPRESS)
     parser.add_argument("--dashboards", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--scrapes", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--search", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.search:
+        while True:
+            _search(options.watch, SEARCHES[options.search])
     if options.watch:
         _watch(options.watch, options.dashboards, scrapes=options.scrapes)
     config = {
@@ -105,6 +117,7 @@ def main() -> int:
             "pages": lambda: _pages(broker),
             "flow": lambda: _flow(broker, options.seconds),
             "idle": lambda: _idle(broker, options.seconds),
+            "find": lambda: _find(broker, options.seconds),
         }
         found = {name: part() for name, part in parts.items() if name in (options.part or PARTS)}
     _show(found, as_json=options.json)
@@ -203,14 +216,19 @@ def _page(broker: BrokerProcess, paths: list[str]) -> dict[str, float]:
 
 
 def _ask(address: str, path: str) -> tuple[float, int]:
-    connection = http.client.HTTPConnection(address, timeout=60)
     began = time.monotonic()
+    size = len(_answer(address, path))
+    return time.monotonic() - began, size
+
+
+def _answer(address: str, path: str) -> bytes:
+    connection = http.client.HTTPConnection(address, timeout=60)
     connection.request("GET", path)
     response = connection.getresponse()
-    size = len(text := response.read())
+    text = response.read()
     assert response.status == 200, (path, text[:500])
     connection.close()
-    return time.monotonic() - began, size
+    return text
 
 
 class Rate(NamedTuple):
@@ -230,6 +248,39 @@ def _flow(broker: BrokerProcess, seconds: float) -> dict[str, Any]:
             rates["watched"].append(_push_to_done(broker, seconds))
     found: dict[str, Any] = {name: _medians(of_window) for name, of_window in rates.items()}
     return found
+
+
+def _find(broker: BrokerProcess, seconds: float) -> dict[str, Any]:
+    """Each search by itself, and push to done with none and with one that begins again and again."""
+    found: dict[str, Any] = {name: _search(broker.http, path) for name, path in SEARCHES.items()}
+    rates: dict[str, list[Rate]] = {"alone": [], **{name: [] for name in SEARCHES}}
+    for _ in range(ROUNDS):
+        rates["alone"].append(_push_to_done(broker, seconds))
+        for name in SEARCHES:
+            command = [sys.executable, __file__, "--watch", broker.http, "--search", name]
+            with subprocess.Popen(command) as process:
+                time.sleep(1)
+                rates[name].append(_push_to_done(broker, seconds))
+                process.terminate()
+    return {"searches": found, "flow": {name: _medians(of_window) for name, of_window in rates.items()}}
+
+
+def _search(address: str, path: str) -> dict[str, float]:
+    """Search all jobs; returns the seconds, and how long its requests took."""
+    took: list[float] = []
+    after: str | None = ""
+    while after is not None:
+        began = time.monotonic()
+        answer = _answer(address, f"{path}&after={quote(after)}" if after else path)
+        took.append(time.monotonic() - began)
+        page = json.loads(answer)
+        after = page.get("next")
+    return {
+        "seconds": round(sum(took), 2),
+        "jobs": page["searched"],
+        "requests": len(took),
+        "most_ms": round(1000 * max(took), 1),
+    }
 
 
 def _medians(rates: list[Rate]) -> dict[str, float]:
@@ -333,10 +384,21 @@ def _show(found: dict[str, Any], *, as_json: bool) -> None:
         flow = found["flow"][name]
         cpu = f"broker {flow['broker_ms_1000']:6.2f} ms, mongod {flow['mongod_ms_1000']:6.2f} ms"
         print(f"push to done, {name:8} {flow['jobs_s']:7} jobs/s   CPU of 1,000: {cpu}")
+    if "find" in found:
+        _show_searches(found["find"])
     if "idle" in found:
         idle = {name: f"{share * 100:.2f} %" for name, share in found["idle"].items()}
         idle_shares = f"a scrape a second {idle['scrapes']}, dashboards {idle['dashboards']}"
         print(f"of a processor: {idle_shares}, both {idle['share']}")
+
+
+def _show_searches(found: dict[str, Any]) -> None:
+    for name, search in found["searches"].items():
+        requests = f"{search['requests']} requests, the longest {search['most_ms']} ms"
+        print(f"search by {name}: {search['jobs']:,} jobs in {search['seconds']} s, {requests}")
+    for name, flow in found["flow"].items():
+        cpu = f"broker {flow['broker_ms_1000']:6.2f} ms, mongod {flow['mongod_ms_1000']:6.2f} ms"
+        print(f"push to done, search: {name:6} {flow['jobs_s']:7} jobs/s   CPU of 1,000: {cpu}")
 
 
 if __name__ == "__main__":

@@ -311,7 +311,7 @@ def test_a_page_ends_when_its_time_is_over_and_the_next_goes_on(
 
 
 @pytest.mark.parametrize(
-    "after", ["{}", "[1]", '["mail",0,0,"",0,{}]', '["mail",0,0,"",0,1,2]', "no", '["mail",0,0]']
+    "after", ["{}", "[1]", '["mail",0,0,0,"",0,{}]', '["mail",0,0,0,"",0,1,2]', "no", '["mail",0,0]']
 )
 def test_a_place_that_no_page_gave_is_refused(documents: Documents, broker: Broker, after: str) -> None:
     filled(documents, "mail", [a_job()])
@@ -321,7 +321,7 @@ def test_a_place_that_no_page_gave_is_refused(documents: Documents, broker: Brok
 
 def test_a_search_meets_a_queue_that_is_gone(documents: Documents, broker: Broker) -> None:
     filled(documents, "work", [a_job("w")])
-    place: Place = ["news", 7, 0, "", 0, "x"]
+    place: Place = ["news", 7, 0, 0, "", 0, "x"]
     after = str(place).replace("'", '"')
     assert ids(broker().find({}, 20, after, ANYBODY)) == [("work", "w")]
     with pytest.raises(NotFoundError):

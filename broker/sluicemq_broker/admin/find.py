@@ -1,13 +1,14 @@
 """Find: jobs by id or by conditions, over all queues that the caller may read.
 
-A request searches for a quarter second, or until it has found enough. Its answer says where to go on, so no
-broker remembers a search: the next request may go to another broker, or come after a restart. A caller who
+A request searches for a tenth of a second, or until it has found enough. Its answer says where to go on, so
+no broker remembers a search: the next request may go to another broker, or come after a restart. A caller who
 leaves costs nothing more.
 """
 
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
@@ -15,19 +16,19 @@ from typing import Any, Final, NamedTuple
 from sluicemq.protocol.errors import BadFramesError, UnavailableError
 from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.readable import is_utf8
-from sluicemq.protocol.rows import EndRow, FoundEndRow, FoundJobRow, FoundPage, QueueRow, from_document, plain
+from sluicemq.protocol.rows import EndRow, FoundEndRow, FoundJobRow, FoundPage, from_document, plain
 from sluicemq.protocol.rules import IDENTIFIER, kept
 from sluicemq_broker.admin.dead_letters import CHOICE
 from sluicemq_broker.admin.jobs import place_of
 from sluicemq_broker.context import Context
 from sluicemq_broker.queues import Census, Queues
-from sluicemq_broker.runtime import QuerySlots, SlotUser, read_options
+from sluicemq_broker.runtime import QuerySlots, SlotUser, Timer, read_options
 from sluicemq_broker.security import Caller, visible
-from sluicemq_broker.store import QUEUES_AT_ONCE, SHOWN_STATES, SLICE, Search, Wanted, with_id
+from sluicemq_broker.store import QUEUES_AT_ONCE, SHOWN_STATES, SLICE, Candidate, Search, Wanted, with_id
 from sluicemq_devices.hub import in_pieces
 
 #: Seconds of one request, about. Searches at once, one for each principal; and those that may wait.
-_SECONDS: Final = 0.25
+_SECONDS: Final = 0.1
 _AT_ONCE: Final = 2
 _MOST_WAITING: Final = 16
 _MOST_FOUND: Final = 200
@@ -73,13 +74,22 @@ class Finder:
         seen = visible.names(caller, Action.READ) if name is None else name.__eq__
         cursor = _Cursor.read(after)
         with self._turn(caller):
-            rows = [row for row in self._census.rows() if seen(row.name)]
-            names = [row.name for row in rows if row.name >= cursor.queue]
-            page = _Page(limit, self._timer.now() + self._seconds, self._timer.now, cursor)
-            if job_id is not None:
-                return self._with_id(job_id, names, page, caller).answer(rows, ())
-            self._search(wanted, names, page)
-            return page.answer(rows, wanted.states)
+            names = sorted(queue.name for queue in self._queues if seen(queue.name))
+            if after is None:
+                cursor = cursor._replace(total=self._count(seen, wanted.states))
+            page = _Page(limit, self._seconds, self._timer, cursor)
+            left = names[bisect_left(names, cursor.queue) :]
+            if job_id is None:
+                self._search(wanted, left, page)
+            else:
+                self._find_id(job_id, left, page, caller)
+            return page.answer(len(names))
+
+    def _count(self, seen: Callable[[str], bool], states: Sequence[str]) -> int:
+        """Return about how many jobs a search looks at: those of one state that has an index, or all."""
+        counted = states if len(states) == 1 and states[0] in Search.indexed else SHOWN_STATES
+        rows = (row for row in self._census.rows() if seen(row.name))
+        return sum(getattr(row, state) for row in rows for state in counted)
 
     def _search(self, wanted: Wanted, names: Sequence[str], page: _Page) -> None:
         now = self._clock.now()
@@ -89,14 +99,15 @@ class Finder:
             queue = self._queues.known(name)
             if queue is not None:  # else it was removed meanwhile
                 search = Search(self._queues.database_of(queue), name, wanted, now)
-                if not page.take(search, self._size):
+                size = self._size // 4 if search.reads_content else self._size
+                if not page.take(search, size):
                     return
             if page.is_over:
                 page.go_to(name + "\0")
                 return
         page.ended = True
 
-    def _with_id(self, job_id: str, names: Sequence[str], page: _Page, caller: Caller) -> _Page:
+    def _find_id(self, job_id: str, names: Sequence[str], page: _Page, caller: Caller) -> None:
         now, may_read = self._clock.now(), visible.names(caller, Action.READ)
         for at in range(0, len(names), QUEUES_AT_ONCE):
             some = names[at : at + QUEUES_AT_ONCE]
@@ -107,9 +118,8 @@ class Finder:
                 page.ends += [end_of(queue.name, end, may_read) for end in queue.ends(job_id, 1)]
             if page.is_over and some[-1] != names[-1]:
                 page.go_to(some[-1] + "\0")
-                return page
+                return
         page.ended = True
-        return page
 
     @contextmanager
     def _turn(self, caller: Caller) -> Iterator[None]:
@@ -136,6 +146,7 @@ class _Cursor(NamedTuple):
     queue: str = ""
     searched: int = 0
     unread: int = 0
+    total: int = 0
     pack: str = ""
     seq: int = 0
     place: tuple[Any, ...] = ()
@@ -146,32 +157,34 @@ class _Cursor(NamedTuple):
         match place_of(after):
             case None:
                 return cls()
-            case [str() as queue, int() as searched, int() as unread, str() as pack, int() as seq, *place]:
-                return cls(queue, searched, unread, pack, seq, tuple(place))
+            case [str() as queue, int() as searched, int() as unread, int() as total, *inside]:
+                match inside:
+                    case [str() as pack, int() as seq, *place]:
+                        return cls(queue, searched, unread, total, pack, seq, tuple(place))
         raise BadFramesError("after must be the next of the page before")
 
     @property
     def text(self) -> str:
-        """The cursor as a text of few hundred bytes."""
+        """The cursor as a text of a few hundred bytes."""
         return json.dumps([*self[:-1], *self.place], separators=(",", ":"))
 
 
 class _Page:
-    """One page of a search, and how far it is; ``until``: when it must end, by ``now()``."""
+    """One page of a search, and how far it is; ``seconds``: how long it may take."""
 
-    def __init__(self, limit: int, until: float, now: Callable[[], float], cursor: _Cursor) -> None:
+    def __init__(self, limit: int, seconds: float, timer: Timer, cursor: _Cursor) -> None:
         self.cursor = cursor
         self.ended = False
         self.jobs: list[FoundJobRow] = []
         self.ends: list[FoundEndRow] = []
         self._limit = limit
-        self._until = until
-        self._now = now
+        self._until = timer.now() + seconds
+        self._timer = timer
 
     @property
     def is_over(self) -> bool:
         """True if enough is found, or the time is over."""
-        return len(self.jobs) >= self._limit or self._now() >= self._until
+        return len(self.jobs) >= self._limit or self._timer.now() >= self._until
 
     def go_to(self, queue: str) -> None:
         """Go on with the beginning of a queue."""
@@ -184,39 +197,45 @@ class _Page:
     def take(self, search: Search, size: int) -> bool:
         """Search on in the queue of the cursor; return True at its end, False where the page is over."""
         while True:
-            began = self.cursor
+            at, began, unread = self._timer.now(), self.cursor, self.cursor.unread
             part = search.slice(list(began.place) or None, size)
+            done: Candidate | None = None
             for found in search.found(part.candidates):
-                candidate, unread = found.candidate, self.cursor.unread + found.unread
-                jobs = [job for job in found.jobs if not self._has_had(candidate.id, job)]
+                jobs = [job for job in found.jobs if not self._has_had(found.candidate.id, job)]
                 room = self._limit - len(self.jobs)
                 self.add([(began.queue, job) for job in jobs])
                 if len(jobs) > room:  # of a pack
-                    self.cursor = self.cursor._replace(pack=candidate.id, seq=jobs[room - 1]["seq"])
+                    self._stop(search, began, done, unread)
+                    self.cursor = self.cursor._replace(pack=found.candidate.id, seq=jobs[room - 1]["seq"])
                     return False
-                self.cursor = began._replace(
-                    searched=began.searched + candidate.looked,
-                    unread=unread,
-                    pack="",
-                    place=tuple(candidate.place),
-                )
-                if self.is_over:
+                done, unread = found.candidate, unread + found.unread
+                if self.is_over and self._stop(search, began, done, unread):
                     return False
-            self.cursor = self.cursor._replace(
-                searched=began.searched + part.looked, pack="", place=tuple(part.end or ())
+            searched = began.searched + part.looked
+            self.cursor = began._replace(
+                searched=searched, unread=unread, pack="", place=tuple(part.end or ())
             )
             if part.end is None or self.is_over:
                 return part.end is None
+            self._timer.sleep(self._timer.now() - at)  # others have the processors for as long
 
-    def answer(self, rows: Sequence[QueueRow], states: Sequence[str]) -> FoundPage:
-        """Return the page; ``rows``: the queues that are searched, for jobs of these states."""
-        total = sum(getattr(row, state) for row in rows for state in _counted(states))
+    def _stop(self, search: Search, began: _Cursor, done: Candidate | None, unread: int) -> bool:
+        """Let the next page begin behind a candidate of this slice; False: nothing begins there."""
+        place = began.place if done is None else search.place(done)
+        if place is None:
+            return False
+        searched = began.searched + (0 if done is None else done.looked)
+        self.cursor = began._replace(searched=searched, unread=unread, pack="", place=tuple(place))
+        return True
+
+    def answer(self, queues: int) -> FoundPage:
+        """Return the page; ``queues``: how many are searched."""
         return FoundPage(
             jobs=tuple(self.jobs),
             ends=tuple(self.ends),
             searched=self.cursor.searched,
-            total=max(total, self.cursor.searched),
-            queues=len(rows),
+            total=max(self.cursor.total, self.cursor.searched),
+            queues=queues,
             unread=self.cursor.unread,
             next=None if self.ended else self.cursor.text,
         )
@@ -233,11 +252,6 @@ def end_of(queue: str, end: EndRow, may_read: Callable[[str], bool]) -> FoundEnd
     """Return an end without the name of a queue that must not be read."""
     to = end.to if end.to and may_read(end.to) else None
     return FoundEndRow(queue=queue, **{**plain(end), "to": to})
-
-
-def _counted(states: Sequence[str]) -> Sequence[str]:
-    """Return the states whose jobs a search looks at: one that has an index, or all."""
-    return states if len(states) == 1 and states[0] in Search.indexed else SHOWN_STATES
 
 
 def _text(most: int) -> Any:

@@ -209,7 +209,7 @@ JOBS: Final = (
     ),
     Route(
         _GET, f"{BASE}/find", "jobs.find",
-        "Search all queues for jobs, by id or conditions, a quarter second long: a page may be empty and "
+        "Search all queues for jobs, by id or conditions, a tenth of a second long: a page may be empty and "
         "have a `next` one", Needs(Action.READ, "queue", shows=lambda _caller, answer: answer), FoundPage,
         do=lambda of, call: of.admin.finder.find(
             call.query.options(), call.query.limit, call.query.after, call.caller

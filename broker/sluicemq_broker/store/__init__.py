@@ -27,7 +27,7 @@ from sluicemq_broker.store.admin.queue_records import ALL_QUEUES, QueueRecord, Q
 from sluicemq_broker.store.admin.redrives import Redriven, Redrives
 from sluicemq_broker.store.admin.removals import Removals
 from sluicemq_broker.store.admin.revisions import Follower, Readable, Revised
-from sluicemq_broker.store.admin.search import QUEUES_AT_ONCE, SLICE, Search, Wanted, with_id
+from sluicemq_broker.store.admin.search import QUEUES_AT_ONCE, SLICE, Candidate, Search, Wanted, with_id
 from sluicemq_broker.store.admin.server_facts import (
     ServerFacts,
     fixed_until,

@@ -89,7 +89,7 @@ class Jobs(Namespace):
         ``error``: in the last error or its type; upper and lower case of ASCII are alike. ``headers``: values
         as texts. ``since``, ``until``: when it ended, or else was pushed.
 
-        The broker searches for a quarter second at a time. While ``next`` of the page is not None, repeat
+        The broker searches for a tenth of a second at a time. While ``next`` of the page is not None, repeat
         the call with it as ``after``, at any broker; a page may have no jobs.
         """
         options = {

@@ -1,4 +1,4 @@
-// Find jobs of all queues: by id first, else by what is in them. The broker searches for a quarter second at a
+// Find jobs of all queues: by id first, else by what is in them. The broker searches for a tenth of a second at a
 // time; the page goes on until it has enough, or somebody stops it.
 
 import { get } from "./api.js";
