@@ -8,14 +8,17 @@ import functools
 import logging
 import os
 import signal
+import threading
 import time
 from typing import Any
 
 import pytest
 
+from clients.scripted_broker import ScriptedBroker
 from sluicemq import Forward, Reject, Requeue, Retry
 from sluicemq import Job as JobOfThreads
 from sluicemq.aio import Job, Producer, Worker
+from sluicemq.protocol import wire
 from support.own_queue import SECONDS, OwnQueue
 from support.traces import id_of, parent_of, traced
 from support.waiting import wait_until
@@ -57,6 +60,30 @@ ENDS: dict[bytes, Any] = {
     b"fails": ValueError("it fails"),
     b"exit": SystemExit(),
 }
+
+
+def test_verdicts_of_handlers_that_end_together_travel_together(broker: ScriptedBroker) -> None:
+    ready = threading.Event()
+    broker.on[wire.READY] = lambda _message: ready.set()
+
+    async def main() -> None:
+        async with Worker("q", end, endpoint=broker.endpoint):
+            await asyncio.to_thread(ready.wait, SECONDS)
+            (first, *_) = broker.of(wire.READY)
+            broker.deliver(first.peer, "q", [b"%d" % number for number in range(100)])
+            await asyncio.to_thread(broker.wait_until, all_are_settled)
+
+    async def end(_job: Job) -> None:
+        """Do nothing."""
+
+    def settled() -> list[int]:
+        return [len(each.fields[0]) for each in broker.received if each.verb == wire.SETTLE]
+
+    def all_are_settled() -> bool:
+        return sum(settled()) == 100
+
+    asyncio.run(main())
+    assert len(settled()) <= 2, "a heartbeat may send some before"
 
 
 def test_a_handlers_end_settles_its_job(jobs: OwnQueue) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from sluicemq import job, transaction
 from sluicemq.aio.asking import ask
 from sluicemq.protocol import wire
 from sluicemq.protocol.durations import Duration, check_span, in_seconds
-from sluicemq.transport.assignment import EXTEND_TIMEOUT, Assignment, refuse
+from sluicemq.transport.assignment import EXTEND_TIMEOUT, Assignment, JobVerdict, refuse
 from sluicemq.transport.pop import PopAssignment
 
 
@@ -74,13 +75,27 @@ class Job(job.Job):
         return self
 
 
-class JobsOfTasks(Assignment):
+class _InTurns(Assignment):
+    """Sends the verdicts of one turn of the event loop together: a wake-up for each costs 8 us a job."""
+
+    _Job = Job
+    _wakes = False
+
+    def settle(self, verdict: JobVerdict) -> None:
+        """Send a verdict at the end of this turn."""
+        self.verdicts.append(verdict)
+        if not self._wakes:
+            self._wakes = True
+            asyncio.get_running_loop().call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._wakes = False
+        self.connection.wake()
+
+
+class JobsOfTasks(_InTurns):
     """The part of a connection whose jobs async handlers get."""
 
-    _Job = Job
 
-
-class PoppedJobsOfTasks(PopAssignment):
+class PoppedJobsOfTasks(PopAssignment, _InTurns):
     """The part of a connection whose popped jobs async handlers get."""
-
-    _Job = Job
