@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.extend(str(ROOT / each) for each in ("", "tests"))
+sys.path.extend(str(ROOT / folder) for folder in ("", "tests"))
 
 from support.broker_process import BrokerProcess  # noqa: E402 - found by the line above
 from support.ports import free_port, is_free  # noqa: E402 - found by the line above
@@ -73,7 +73,9 @@ def main() -> int:
         systems = {"SluiceMQ": (sys.executable, "sluicemq", broker.doors["smq"])}
         for fsync in ("always", "everysec"):
             url = stack.enter_context(redis(fsync))
-            systems |= {f"{each}, fsync {fsync}": (options.python, each, url) for each in ("arq", "taskiq")}
+            systems |= {
+                f"{system}, fsync {fsync}": (options.python, system, url) for system in ("arq", "taskiq")
+            }
         for number in range(options.rounds):
             for name in [*systems][:: -1 if number % 2 else 1]:
                 for case, figure in run(*systems[name], options.jobs).items():

@@ -47,12 +47,12 @@ class Ending:
         updates = []
         answer = decode(statements)
         self._moved = answer.get("moved", False)
-        for each in answer["statements"]:
-            if each["result_at"]:
-                *places, last = each["result_at"]
-                reduce(getitem, places, each["update"])[last] = self.result
-            collection = self._session.client[each["database"]][each["collection"]]
-            updates.append((collection, each["filter"], each["update"]))
+        for statement in answer["statements"]:
+            if statement["result_at"]:
+                *places, last = statement["result_at"]
+                reduce(getitem, places, statement["update"])[last] = self.result
+            collection = self._session.client[statement["database"]][statement["collection"]]
+            updates.append((collection, statement["filter"], statement["update"]))
         return updates
 
     def not_found(self, *, own: bool) -> Exception:

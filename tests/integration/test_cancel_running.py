@@ -22,7 +22,7 @@ from support.waiting import TIMEOUT, wait_until
 
 @pytest.fixture(scope="module")
 def shared(mongo_uri: str) -> Iterator[list[BrokerUnderTest]]:
-    devices = [{**each, "cancels": True, "prefetch": 1} for each in spare(ack=2)]
+    devices = [{**device, "cancels": True, "prefetch": 1} for device in spare(ack=2)]
     shared: dict[str, Any] = {"database": f"test_{token_hex(6)}", "poll": 0.5}
     with serving(mongo_uri, devices, **shared) as one, serving(mongo_uri, [], **shared) as other:
         yield [one, other]
@@ -30,7 +30,7 @@ def shared(mongo_uri: str) -> Iterator[list[BrokerUnderTest]]:
 
 @pytest.fixture
 def brokers(shared: list[BrokerUnderTest]) -> list[BrokerProcess]:
-    return [each.process for each in shared]
+    return [broker.process for broker in shared]
 
 
 @pytest.fixture

@@ -266,9 +266,9 @@ def _are_headers(value: Any) -> bool:
         isinstance(value, dict)
         and len(value) <= _MOST_HEADERS
         and all(
-            isinstance(each, str) and len(each) <= _LONGEST and "\0" not in each and is_utf8(each)
+            isinstance(text, str) and len(text) <= _LONGEST and "\0" not in text and is_utf8(text)
             for pair in value.items()
-            for each in pair
+            for text in pair
         )
         and "" not in value
     )
@@ -280,7 +280,7 @@ _OPTIONS: Final = {
     "headers": kept(f"a map of up to {_MOST_HEADERS} texts", _are_headers),
     "states": kept(
         f"an array of {', '.join(SHOWN_STATES)}",
-        lambda value: isinstance(value, list | tuple) and all(each in SHOWN_STATES for each in value),
+        lambda value: isinstance(value, list | tuple) and all(state in SHOWN_STATES for state in value),
     ),
     "since": CHOICE["since"],
     "until": CHOICE["until"],

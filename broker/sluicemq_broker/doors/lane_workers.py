@@ -134,7 +134,7 @@ class PullWorker(LaneWorker):
     def cancelled(self, deliveries: Sequence[Delivery], why: str) -> None:
         """Notify it, if its device says that it knows of that."""
         if self._backend.settings.cancels:
-            self._lane.post([[wire.CANCEL, each.receipt, why.encode()] for each in deliveries])
+            self._lane.post([[wire.CANCEL, delivery.receipt, why.encode()] for delivery in deliveries])
 
     def _frames(self, delivery: Delivery) -> list[bytes]:
         return [delivery.receipt, *super()._frames(delivery)]

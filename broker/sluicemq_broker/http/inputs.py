@@ -83,7 +83,7 @@ class FindQuery(OfQueue, frozen=True):
         texts = ("queue", "id", "words", "text", "kind", "tenant", "group", "error", "since", "until")
         name, _, value = (self.header or "").partition("=")
         more = {"headers": {name: value} if name else None, "states": [self.state] if self.state else None}
-        return _given({**{each: getattr(self, each) for each in texts}, **more})
+        return _given({**{name: getattr(self, name) for name in texts}, **more})
 
 
 class EndsQuery(Struct, frozen=True):

@@ -33,11 +33,11 @@ class Ends:
     def ended(self, how: str, settled: Sequence[Settled[Any]], now: float, at: float) -> None:
         """Note jobs that workers have ended ``now``, in monotonic seconds ``at``; of many the last ones."""
         latest = self._room()
-        for each in settled[-_MOST // 2 :]:
-            delivery = each.delivery
+        for end in settled[-_MOST // 2 :]:
+            delivery = end.delivery
             job = delivery.job
             worker, seconds = delivery.worker.name, at - delivery.handed_at
-            to = each.decision.onward.queue if isinstance(each.decision, PassOn) else None
+            to = end.decision.onward.queue if isinstance(end.decision, PassOn) else None
             latest[job.id] = (how, now, worker, job.attempts, seconds, job.kind, to)
 
     def note(self, how: str, ids: Sequence[str], now: float) -> None:
@@ -59,7 +59,7 @@ class Ends:
             end = self._latest.get(job_id) or self._before.get(job_id)
             return [_row(job_id, end)] if end else []
         known = {**self._before, **self._latest}
-        return [_row(each, end) for each, end in islice(reversed(known.items()), limit)]
+        return [_row(ended_job, end) for ended_job, end in islice(reversed(known.items()), limit)]
 
 
 def _row(job_id: str, end: End) -> EndRow:

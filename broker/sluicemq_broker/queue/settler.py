@@ -200,8 +200,8 @@ class Settler:
     def time_out(self) -> None:
         """End the deliveries whose hard time limit is over, or whose visibility timeout has passed."""
         at = self._core.timer.now()
-        for each in self._core.scheduler.deliveries.never_answered(at):
-            self._hang_up(each)
+        for delivery in self._core.scheduler.deliveries.never_answered(at):
+            self._hang_up(delivery)
         now = self._core.clock.now()
         if over := self._core.scheduler.hand_out.over_limit(at):
             self._end_over_limit(over, now)
@@ -221,14 +221,15 @@ class Settler:
         self._core.counters.add(Count.OVER_LIMIT, len(over))
         end = partial(on_hard_limit, backoff=self._backoff, now=now)
         self._carry_out(
-            Settled(each, end(each.job, each.worker.name, seconds=each.hard_limit)) for each in over
+            Settled(delivery, end(delivery.job, delivery.worker.name, seconds=delivery.hard_limit))
+            for delivery in over
         )
         self._notify_workers(over, "its hard_time_limit is over")
 
     def _notify_workers(self, ended: Sequence[Delivery], why: str) -> None:
         """Notify the workers of deliveries that have ended without a verdict."""
-        for worker in {each.worker for each in ended}:
-            shielded(worker.cancelled, [each for each in ended if each.worker is worker], why)
+        for worker in {delivery.worker for delivery in ended}:
+            shielded(worker.cancelled, [delivery for delivery in ended if delivery.worker is worker], why)
 
     def _hang_up(self, delivery: Delivery) -> None:
         """End the connection of a worker that has not answered for twice the visibility timeout."""

@@ -46,4 +46,4 @@ class QueueTimeLimits(NamedTuple):
 
 
 def _least(*limits: float | None) -> float | None:
-    return min((each for each in limits if each is not None), default=None)
+    return min((limit for limit in limits if limit is not None), default=None)

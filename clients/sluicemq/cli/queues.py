@@ -100,7 +100,7 @@ def _parts(client: CommandClient, queue: str) -> dict[str, list[dict[str, Any]]]
         parts["kinds"] = client.sent.kinds.list(queue)
         parts["errors"] = client.sent.dead_letters.by_error(queue)["errors"]
         backlog = client.sent.queues.backlog(queue)
-        parts |= {name: [each for each in backlog[name] if each["name"]] for name in ("tenants", "groups")}
+        parts |= {name: [row for row in backlog[name] if row["name"]] for name in ("tenants", "groups")}
     return parts
 
 

@@ -64,7 +64,9 @@ class SessionWorker(Worker):
     def cancelled(self, deliveries: Sequence[Delivery], why: str) -> None:
         """Notify the client that jobs were cancelled, or are over their limit, if it knows of that."""
         if wire.CANCELS in self._session.features:
-            self._session.send(wire.CANCEL, 0, self.queue.name, [each.receipt for each in deliveries], why)
+            self._session.send(
+                wire.CANCEL, 0, self.queue.name, [delivery.receipt for delivery in deliveries], why
+            )
 
     def stuck(self) -> tuple[WorkerJobRow, ...]:
         """Return the jobs of former connections that the client's handlers have not ended."""

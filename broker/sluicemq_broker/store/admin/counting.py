@@ -107,7 +107,7 @@ class Counting:
         questions = [partial(self._counted, state) for state in few]
         *rows, packs = _together([*questions, self._packs])
         found = dict(zip(few, rows, strict=True))
-        counts = {state: each.documents for state, each in found.items()}
+        counts = {state: counted.documents for state, counted in found.items()}
         many = [state for state in SHOWN_STATES if counts.get(state, self._exactly) >= self._exactly]
         if over.get(State.READY, 0) + over.get(SCHEDULED, 0) >= self._exactly:  # perhaps more: see the sample
             many = [*dict.fromkeys([*many, State.READY, SCHEDULED]), EXPIRED]
@@ -186,7 +186,7 @@ class Counting:
         return self._row(_counting(_PACKS, PACKS, _PACKS_COUNTED), PACK_INDEX)
 
     def _row(self, steps: list[Document], index: str) -> _Counted:
-        return next((_counted(each) for each in self._jobs.aggregate(steps, hint=index)), _NONE)
+        return next((_counted(row) for row in self._jobs.aggregate(steps, hint=index)), _NONE)
 
     def _expired(self) -> dict[str, int]:
         """Count expired jobs that are not ended yet: few, except for a moment."""

@@ -54,8 +54,8 @@ def statements_of_end(
     own = _statement(source, reserved_as(completed.job), end, ("$set", "result"))
     with translated():
         parents = list(counting_down(completed.job, size, now, _LATER, queue))
-    above = [_statement(each.store, each.filter, each.update, each.result_at) for each in parents]
-    ends = [end for each in parents for end in each.ended]
+    above = [_statement(parent.store, parent.filter, parent.update, parent.result_at) for parent in parents]
+    ends = [end for parent in parents for end in parent.ended]
     return bson.encode({"statements": [own, *above], **moved}), ends
 
 
@@ -105,11 +105,15 @@ def confirm_ends(store: QueueStore, jobs: Sequence[Job], now: float) -> dict[str
             numbers = {job.id: job.seq for job in jobs}  # a later job of an id has another one
             wanted = {"owner": 1, "hold": 1, "done_by": 1, "seq": 1}
             found = store.jobs.find({"_id": {"$in": list(numbers)}}, wanted, hint=BY_ID)
-            there = {each["_id"]: each for each in found if numbers[each["_id"]] == each.get("seq")}
+            there = {
+                document["_id"]: document
+                for document in found
+                if numbers[document["_id"]] == document.get("seq")
+            }
     missing = [job.id for job in jobs if job.id not in there]
     problems: dict[str, SluiceError] = {}
     if len(missing) > gone:
-        problems = {each: uncertain(each) for each in missing}
+        problems = {job_id: uncertain(job_id) for job_id in missing}
     return problems | {
         job.id: why for job in jobs if job.id in there and (why := _problem(job, there[job.id])) is not None
     }

@@ -37,7 +37,8 @@ from sluicemq.protocol.errors import BadFramesError, SluiceError
 from sluicemq_broker.job import Job, Pack, Reservation, State
 from sluicemq_broker.store.errors import applied, translated
 from sluicemq_broker.store.halving import in_halves
-from sluicemq_broker.store.jobs.documents import PACK_FIELDS, QueueDefaults, document, job
+from sluicemq_broker.store.jobs.documents import PACK_FIELDS, QueueDefaults, document
+from sluicemq_broker.store.jobs.documents import job as read_job
 from sluicemq_broker.store.jobs.index_models import PACK_INDEX
 from sluicemq_broker.store.jobs.indexes import has_packs
 from sluicemq_broker.store.jobs.malformed import aside
@@ -97,40 +98,40 @@ def form_packs(jobs: Sequence[Job], defaults: QueueDefaults) -> None:
         return
     run: list[Job] = []
     size, last = 0, None
-    for each in jobs:
-        place = _place(each.id)
+    for job in jobs:
+        place = _place(job.id)
         follows = last is not None and place == (last.mark, last.number + 1) and len(run) < MOST
-        if not (follows and size + each.size <= MOST_BYTES and _alike(run[0], each)):
+        if not (follows and size + job.size <= MOST_BYTES and _alike(run[0], job)):
             _form(run)
             run, size = [], 0
-        last = place if _plain(each, defaults) else None
+        last = place if _plain(job, defaults) else None
         if last is not None:
-            run.append(each)
-            size += each.size
+            run.append(job)
+            size += job.size
     _form(run)
 
 
 def _form(run: Sequence[Job]) -> None:
     if len(run) >= LEAST and (first := _place(run[0].id)) is not None:
         pack = Pack(first.pack, run[0].seq, len(run))
-        for each in run:
-            each.pack_into(pack)
+        for job in run:
+            job.pack_into(pack)
 
 
-def _plain(each: Job, defaults: QueueDefaults) -> bool:
+def _plain(job: Job, defaults: QueueDefaults) -> bool:
     return (
-        not each.headers
-        and each.__dict__.keys() <= _ALIKE
-        and each.eligible_at == each.created_at
-        and not each.keep_done
-        and each.max_attempts == defaults.max_attempts
-        and each.visibility_timeout == defaults.visibility_timeout
-        and each.size < MOST_BYTES
+        not job.headers
+        and job.__dict__.keys() <= _ALIKE
+        and job.eligible_at == job.created_at
+        and not job.keep_done
+        and job.max_attempts == defaults.max_attempts
+        and job.visibility_timeout == defaults.visibility_timeout
+        and job.size < MOST_BYTES
     )
 
 
-def _alike(first: Job, each: Job) -> bool:
-    return first.priority == each.priority and first.__dict__ == each.__dict__
+def _alike(first: Job, job: Job) -> bool:
+    return first.priority == job.priority and first.__dict__ == job.__dict__
 
 
 def together(jobs: Sequence[Job]) -> list[Sequence[Job]]:
@@ -151,12 +152,12 @@ def together(jobs: Sequence[Job]) -> list[Sequence[Job]]:
             end += 1
         run = jobs[start:end]
         start = end
-        if len(run) == pack.count and len({each.reservation for each in run}) == 1:
+        if len(run) == pack.count and len({job.reservation for job in run}) == 1:
             found.append(run)
             continue
-        for each in run:
-            each.pack_into(None)
-        found += [[each] for each in run]
+        for job in run:
+            job.pack_into(None)
+        found += [[job] for job in run]
     return found
 
 
@@ -168,8 +169,8 @@ def stored_together(jobs: Sequence[Job], now: datetime, defaults: QueueDefaults)
         return stored
     del stored["payload"]
     stored["_id"] = pack.id
-    content = msgpack_values.pack([(each.id, each.payload) for each in jobs])
-    ids = [each.id for each in jobs]
+    content = msgpack_values.pack([(job.id, job.payload) for job in jobs])
+    ids = [job.id for job in jobs]
     sizes = {"count": len(jobs), "left": len(jobs), "first": min(ids), "last": max(ids)}
     return {**stored, **sizes, "jobs": content}
 
@@ -224,7 +225,7 @@ def unpacked(stored: Document, defaults: QueueDefaults) -> tuple[list[Job], int]
     """
     found, shared = entries(stored), common(stored)
     pack = Pack(stored["_id"], int(stored["seq"]), len(found), done_bits(stored))
-    template = job({**shared, "payload": b""}, defaults)
+    template = read_job({**shared, "payload": b""}, defaults)
     plain = not template.__dict__
     jobs: list[Job] = []
     strange = 0
@@ -235,17 +236,17 @@ def unpacked(stored: Document, defaults: QueueDefaults) -> tuple[list[Job], int]
             strange |= 1 << at
             continue
         if plain:
-            each = Job(
+            job = Job(
                 *entry,
                 max_attempts=template.max_attempts,
                 visibility_timeout=template.visibility_timeout,
                 keep_done=template.keep_done,
             )
         else:
-            each = job({**shared, "_id": entry[0], "payload": entry[1]}, defaults)
-        each.restore(template.priority, pack.seq + at, template.attempts)
-        each.pack_into(pack)
-        jobs.append(each)
+            job = read_job({**shared, "_id": entry[0], "payload": entry[1]}, defaults)
+        job.restore(template.priority, pack.seq + at, template.attempts)
+        job.pack_into(pack)
+        jobs.append(job)
     pack.done |= strange
     return jobs, strange
 
@@ -294,8 +295,8 @@ def find_packed(jobs: Jobs, ids: Iterable[str], *, ended: bool = False) -> dict[
     """
     wanted: dict[str, list[_Place]] = defaultdict(list)
     names = set(ids)
-    for each in names:
-        if (place := _place(each)) is not None:
+    for name in names:
+        if (place := _place(name)) is not None:
             wanted[place.mark].append(place)
     ranges = [_range(sorted(places)) for places in wanted.values()]
     found: dict[str, Packed] = {}
@@ -327,7 +328,7 @@ def packs_with(jobs: Jobs, beginning: str) -> list[str]:
         return []
     these = {"left": {"$gte": 1}, "first": {"$lt": beginning + "g"}, "last": {"$gte": beginning}}
     found = jobs.find(these, {"_id": 0, "first": 1}, hint=PACK_INDEX).sort("first", 1)
-    return [each["first"] for each in found.limit(1000)]
+    return [pack["first"] for pack in found.limit(1000)]
 
 
 #: Beginnings of ids that jobs in packs may have.
@@ -381,17 +382,17 @@ def _held(pack: Pack, reservation: Reservation) -> Document:
 
 def _by_pack(jobs: Iterable[Job]) -> dict[Pack, list[Job]]:
     packs: dict[Pack, list[Job]] = defaultdict(list)
-    for each in jobs:
-        if each.pack is not None:
-            packs[each.pack].append(each)
+    for job in jobs:
+        if job.pack is not None:
+            packs[job.pack].append(job)
     return packs
 
 
 def _bits(jobs: Iterable[Job]) -> int:
     bits = 0
-    for each in jobs:
-        if each.pack is not None:
-            bits |= 1 << each.seq - each.pack.seq
+    for job in jobs:
+        if job.pack is not None:
+            bits |= 1 << job.seq - job.pack.seq
     return bits
 
 
@@ -435,20 +436,20 @@ def _not_all(jobs: Jobs, packs: Mapping[Pack, list[Job]], removed: int) -> dict[
     ended = _end_lifted(jobs, packs)
     for again in (True, False):
         found = jobs.find({"_id": {"$in": [pack.id for pack in packs]}}, wanted, hint=BY_ID)
-        there = {each["_id"]: each for each in found}
+        there = {document["_id"]: document for document in found}
         missing = len(packs) - len(there)
         problems, marks = {}, []
         for pack, these in packs.items():
             stored, bits, held = there.get(pack.id), _bits(these), these[0].reservation
             if stored is None:
                 if missing > removed:
-                    problems |= {each.id: uncertain(each.id) for each in these}
+                    problems |= {job.id: uncertain(job.id) for job in these}
             elif (stored.get("owner"), stored.get("hold")) != held:
-                problems |= {each.id: taken_over(each.id) for each in these}
+                problems |= {job.id: taken_over(job.id) for job in these}
             elif left := bits & ~done_bits(stored):
                 which = {**_held(pack, these[0].reservation), **_clear(left)}
                 marks.append(UpdateOne(which, _marking(left)))
-                problems |= {each.id: uncertain(each.id) for each in these}
+                problems |= {job.id: uncertain(job.id) for job in these}
         if not marks or not again:
             break
         # failpoint packs.mark
@@ -460,11 +461,11 @@ def _end_lifted(jobs: Jobs, packs: Mapping[Pack, list[Job]]) -> set[str]:
     """End those jobs that a lift without an answer has stored alone; return their ids."""
     alone = {
         "$or": [
-            {**_held(pack, these[0].reservation), "_id": {"$in": [each.id for each in these]}}
+            {**_held(pack, these[0].reservation), "_id": {"$in": [job.id for job in these]}}
             for pack, these in packs.items()
         ]
     }
-    ended = {each["_id"] for each in jobs.find(alone, {"_id": 1})}
+    ended = {document["_id"] for document in jobs.find(alone, {"_id": 1})}
     if ended:
         # failpoint packs.end_lifted
         jobs.delete_many(alone)
@@ -488,7 +489,7 @@ def release_packed(jobs: Jobs, released: Sequence[Job]) -> set[Job]:
     ]
     # failpoint packs.release
     freed = jobs.bulk_write(writes, ordered=False).modified_count
-    return {each for these in whole.values() for each in these} if freed == len(writes) else set()
+    return {job for these in whole.values() for job in these} if freed == len(writes) else set()
 
 
 # --------------------------------------------------------------------------------------- lift
@@ -540,8 +541,8 @@ def lift_out(jobs: Jobs, lifts: Sequence[Lift], now: float) -> None:
     for part, answer in parts:
         if isinstance(answer, Exception):
             raise answer
-        for each in chain.from_iterable(lifted.ours for lifted in part):
-            each.leave_pack()
+        for job in chain.from_iterable(lifted.ours for lifted in part):
+            job.leave_pack()
 
 
 #: Packs of one such transaction: up to 32 MiB of them are read.
@@ -557,20 +558,20 @@ def _lift_some(jobs: Jobs, lifts: Sequence[Lift], now: float) -> None:
         tries += 1
         if tries > 1:
             ids: list[str] = []
-            for stored in jobs.find({"_id": {"$in": [each.which["_id"] for each in lifts]}}, hint=BY_ID):
+            for stored in jobs.find({"_id": {"$in": [lift.which["_id"] for lift in lifts]}}, hint=BY_ID):
                 ids += [entry[0] for entry in entries(stored) if is_job(entry)]
             found = jobs.find({"_id": {"$in": ids}}, {"_id": 1}, hint=BY_ID)
-            taken.update(each["_id"] for each in found)
+            taken.update(document["_id"] for document in found)
         return lifts
 
     def apply(some: Sequence[Lift], session: ClientSession) -> None:
         documents: list[Document] = []
-        ids = [each.which["_id"] for each in some]
-        for each in some:
-            stored = jobs.find_one(each.which, session=session, hint=BY_ID)
+        ids = [lift.which["_id"] for lift in some]
+        for lift in some:
+            stored = jobs.find_one(lift.which, session=session, hint=BY_ID)
             if stored is None:
                 continue
-            bits = each.bits & left_in(stored)  # an order may have lifted one of them
+            bits = lift.bits & left_in(stored)  # an order may have lifted one of them
             # failpoint packs.lift
             jobs.update_one({"_id": stored["_id"]}, _marking(bits), session=session, hint=BY_ID)
             try:
@@ -578,7 +579,7 @@ def _lift_some(jobs: Jobs, lifts: Sequence[Lift], now: float) -> None:
             except Unreadable as error:
                 # failpoint packs.set_aside
                 jobs.update_one({"_id": stored["_id"]}, aside(str(error), now), session=session)
-        if documents := [each for each in documents if each["_id"] not in taken]:
+        if documents := [document for document in documents if document["_id"] not in taken]:
             # failpoint packs.insert_lifted
             jobs.insert_many(documents, ordered=False, session=session)
         # failpoint packs.remove_lifted

@@ -480,7 +480,7 @@ class QueueStore:
         while True:
             with translated():
                 packs = list(self.jobs.find({**held, **PACKS}, _SIZES, hint=RESERVED_INDEX))
-            doomed = [each for each in packs if each.get("losses", 0) + 1 >= max_losses]
+            doomed = [pack for pack in packs if pack.get("losses", 0) + 1 >= max_losses]
             if not doomed:
                 return sum(pack["left"] - 1 for pack in packs)
             lifts = [Lift({"_id": pack["_id"], **held}, left_in(pack)) for pack in doomed]
