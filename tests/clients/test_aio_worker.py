@@ -77,7 +77,7 @@ def test_verdicts_of_handlers_that_end_together_travel_together(broker: Scripted
         """Do nothing."""
 
     def settled() -> list[int]:
-        return [len(each.fields[0]) for each in broker.received if each.verb == wire.SETTLE]
+        return [len(message.fields[0]) for message in broker.received if message.verb == wire.SETTLE]
 
     def all_are_settled() -> bool:
         return sum(settled()) == 100

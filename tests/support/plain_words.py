@@ -37,6 +37,7 @@ DIALECT: Final = frozenset(
     | {"Surroundings", "Consultation", "Doubt"}
 )
 
+_MAY_NAME_EACH: Final = re.compile(r"\beach\b([^\n.\[]* in\b|:| =|\))")
 _WORD: Final = re.compile(r"[\s,:;.]")
 _SENTENCE: Final = re.compile(r"(?<=[.:;])\s+(?=[A-Z`:])")
 
@@ -55,6 +56,16 @@ def dialect_of(source: str) -> list[str]:
     names = [node.name for node in nodes if isinstance(node, definitions)]
     names += [node.arg for node in nodes if isinstance(node, ast.arg)]
     return [name for name in names if name.strip("_") in DIALECT]
+
+
+def catch_alls_of(source: str) -> list[int]:
+    """Return the lines that call a variable or an argument ``each``, which says nothing of the thing."""
+    if not _MAY_NAME_EACH.search(source):  # to parse all files would take longer
+        return []
+    nodes = list(ast.walk(ast.parse(source)))
+    variables = [node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    lines = [node.lineno for node in variables if node.id == "each"]
+    return sorted(lines + [node.lineno for node in nodes if isinstance(node, ast.arg) and node.arg == "each"])
 
 
 def problems_of(source: str) -> list[Problem]:

@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from support.plain_words import LONGEST_SENTENCE, dialect_of, problems_of
+from support.plain_words import LONGEST_SENTENCE, catch_alls_of, dialect_of, problems_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("bench/sluicemq_bench", "broker", "clients/sluicemq", "devices", "examples")
 FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+#: All that has loops: tools and tests are read, too.
+EVERYWHERE = ("bench", "benchmarks", "broker", "clients", "deploy", "devices", "examples", "tests", "tools")
+#: Variables and arguments that are called ``each``, at most: this number only falls, to 0.
+MOST_CATCH_ALLS = 50
 #: Definitions with a name of the dialect, at most: this number only falls.
 MOST_OF_THE_DIALECT = 109
 
@@ -51,3 +55,14 @@ def test_names_of_the_dialect_become_fewer() -> None:
 
 def test_a_name_of_the_dialect_is_found_in_functions_classes_and_arguments() -> None:
     assert dialect_of("def _look(told):\n    pass\nclass Way:\n    pass\n") == ["_look", "Way", "told"]
+
+
+def test_loop_variables_have_the_names_of_things() -> None:
+    files = [path for folder in EVERYWHERE for path in (ROOT / folder).rglob("*.py")]
+    found = [f"{name(path)}:{line}" for path in files for line in catch_alls_of(path.read_text())]
+    assert len(found) <= MOST_CATCH_ALLS, f"name what one of them is: {found}"
+
+
+def test_a_catch_all_is_found_in_loops_comprehensions_lambdas_and_arguments() -> None:
+    source = "for each in jobs: pass\n[each for each in jobs]\nlambda each: 0\ndef f(each): pass\n"
+    assert catch_alls_of(source) == [1, 2, 3, 4]

@@ -52,14 +52,12 @@ class UnreadableMessages:
     def _write(self, batch: list[_Unreadable]) -> None:
         def statement() -> None:
             self._core.store.prepare(again=True)
-            self._core.store.keep_unreadable(
-                [unreadable.message for unreadable in batch], self._core.clock.now()
-            )
+            self._core.store.keep_unreadable([letter.message for letter in batch], self._core.clock.now())
 
         try:
             self._core.retry.run(statement)
         except SluiceError:
             log.exception("%d unreadable messages are not kept", len(batch))
         finally:
-            for unreadable in batch:
-                unreadable.mark.give(1, unreadable.size)
+            for letter in batch:
+                letter.mark.give(1, letter.size)
