@@ -23,8 +23,11 @@ from sluicemq_broker.store import (
     Listing,
     QueueDefaults,
     QueueStore,
+    Search,
+    Wanted,
     collection,
     date,
+    with_id,
 )
 from sluicemq_broker.store.admin.counting import _counting, _over
 from sluicemq_broker.store.admin.job_view import selects
@@ -406,6 +409,33 @@ def test_a_page_by_reason_looks_at_so_many_and_says_where_to_go_on(
     assert all("COLLSCAN" not in plan.stages for plan in plans)
     assert all(plan.documents <= ENDED // 2 for plan in plans)
     assert plans[-1].documents <= 25
+
+
+@pytest.mark.parametrize("states", [(), ("ready",), ("scheduled",), ("ready", "dead")])
+def test_a_slice_of_a_search_reads_no_more_than_it_looks_at_wherever_it_begins(
+    crowded: QueueStore, explainer: Explainer, states: tuple[str, ...]
+) -> None:
+    # Given
+    search = Search(crowded.jobs.database, "mail", Wanted(states=states, error="no such"), NOW)
+    after: list[Any] | None = None
+    # When: four slices, one behind the other
+    with explainer.plans() as plans:
+        for _ in range(4):
+            part = search.slice(after, 500)
+            after = part.end
+            assert part.looked == 500
+    # Then
+    assert all(not {"SORT", "COLLSCAN"} & plan.stages for plan in plans)
+    assert sum(plan.documents for plan in plans) <= 2000 + 2
+    assert sum(plan.keys for plan in plans) <= 1.1 * 2000 + 4 * PRIORITIES
+
+
+def test_a_search_by_id_reads_the_jobs_that_it_finds(crowded: QueueStore, explainer: Explainer) -> None:
+    with explainer.plans() as plans:
+        found = with_id(crowded.jobs.database, ["mail", "other"], "ended-10", NOW)
+    assert [job["id"] for _, job in found][:2] == ["ended-10", "ended-100"]
+    assert all("COLLSCAN" not in plan.stages for plan in plans)
+    assert all(plan.documents <= 20 for plan in plans)
 
 
 def test_more_dead_letters_than_are_counted_are_told_by_a_sample(crowded: QueueStore) -> None:

@@ -75,7 +75,7 @@ class Finder:
         cursor = _Cursor.read(after)
         with self._turn(caller):
             names = sorted(queue.name for queue in self._queues if seen(queue.name))
-            if after is None:
+            if after is None and job_id is None:
                 cursor = cursor._replace(total=self._count(seen, wanted.states))
             page = _Page(limit, self._seconds, self._timer, cursor)
             left = names[bisect_left(names, cursor.queue) :]
