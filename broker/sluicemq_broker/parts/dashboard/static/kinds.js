@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { browse } from "./browse.js";
-import { card, table } from "./dom.js";
+import { card, h, table } from "./dom.js";
 import { count, rate, span } from "./format.js";
 import { asking, link } from "./others.js";
 
@@ -11,7 +11,7 @@ const quiet = (value, form, tone = "") => ({ text: value ? form(value) : "0", to
 /** The columns of kinds; `withQueue`: of several queues. */
 function columns(withQueue) {
   return [
-    { title: "Kind", kind: "name", cell: (row) => row.kind || "(none)", by: (row) => row.kind },
+    { title: "Kind", kind: "name", cell: (row) => (row.kind ? h("a", { href: `#/find?${new URLSearchParams({ kind: row.kind, queue: row.queue })}` }, row.kind) : "(none)"), by: (row) => row.kind },
     withQueue && { title: "Queue", kind: "name slim", cell: (row) => link(row.queue), by: (row) => row.queue },
     { title: "In/s", num: true, more: true, cell: (row) => quiet(row.rates.pushed, rate), by: (row) => row.rates.pushed },
     { title: "Out/s", num: true, more: true, cell: (row) => quiet(row.rates.committed, rate), by: (row) => row.rates.committed },
