@@ -241,14 +241,16 @@ class _Exec:
             self._running.remove(begun)
 
     def _in_a_shell(self, job: Job) -> tuple[int, bytes, bytes]:
+        job.interrupt = limit = _Limit()
         # A session of its own, so that the terminal's Ctrl-C lets it finish its job.
         pipe = subprocess.PIPE
         process = self._watcher.start(
             self._command, stdin=pipe, stdout=pipe, stderr=pipe, env=os.environ | _environment(job)
         )
         self._processes.add(process)
-        reached: list[type[Exception]] = []
-        job.interrupt = partial(_end_in_time, process, reached)
+        limit.process = process
+        for error in limit.reached:  # it began late
+            limit.end(error)
         job.keep_extending()  # this process sees the command alive
         if job.source is not None:
             job.source.when_cancelled(job, partial(_ask_to_end, process))
@@ -262,18 +264,27 @@ class _Exec:
             self._processes.discard(process)
             self._watcher.ended(process)
         job.check()
-        if process.returncode and reached:
-            raise reached[-1]
+        if process.returncode and limit.reached:
+            raise limit.reached[-1]
         return process.returncode, output, errors
 
 
-def _end_in_time(
-    process: subprocess.Popen[bytes], reached: list[type[Exception]], error: type[Exception]
-) -> None:
-    """End a command at a time limit of its job: by SIGTERM at the soft one, by SIGKILL at the hard one."""
-    reached.append(error)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM if error is SoftTimeLimitError else signal.SIGKILL)
+class _Limit:
+    """Ends a command at the time limits of its job: by SIGTERM at the soft one, by SIGKILL at the hard one."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+        self.reached: list[type[Exception]] = []
+
+    def __call__(self, error: type[Exception]) -> None:
+        self.reached.append(error)
+        self.end(error)
+
+    def end(self, error: type[Exception]) -> None:
+        number = signal.SIGTERM if error is SoftTimeLimitError else signal.SIGKILL
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
 
 
 def _ask_to_end(process: subprocess.Popen[bytes]) -> None:
