@@ -160,13 +160,17 @@ def test_a_hard_limit_counts_from_when_a_worker_has_begun_a_job() -> None:
     table.attach(worker, 0.0)
     first, second = table.open(worker, some_jobs(2, hard_time_limit=LASTS, owner="me"), 0.0)
     # When its first is over its limit
-    assert table.over_limit(0.0) == table.over_limit(LASTS - 1) == []
-    assert table.over_limit(LASTS) == [first]
+    assert over_limit(table, 0.0) == over_limit(table, LASTS - 1) == []
+    assert over_limit(table, LASTS) == [first]
     # Then the second has begun only when the worker has answered, in time or not
-    assert table.over_limit(2 * LASTS) == []
+    assert over_limit(table, 2 * LASTS) == []
     table.answered_late(first.receipt)
-    assert table.over_limit(2 * LASTS) == table.over_limit(3 * LASTS - 1) == []
-    assert table.over_limit(3 * LASTS) == [second]
+    assert over_limit(table, 2 * LASTS) == over_limit(table, 3 * LASTS - 1) == []
+    assert over_limit(table, 3 * LASTS) == [second]
+
+
+def over_limit(table: Deliveries, now: float) -> list[Delivery]:
+    return table.over_limit(now, now)
 
 
 def test_a_worker_that_commits_on_arrival_works_on_nothing_that_it_has_not_got() -> None:
@@ -174,4 +178,4 @@ def test_a_worker_that_commits_on_arrival_works_on_nothing_that_it_has_not_got()
     worker.commits_on_arrival = True
     table.attach(worker, 0.0)
     table.open(worker, [a_job(hard_time_limit=LASTS, owner="me")], 0.0)
-    assert table.over_limit(0.0) == table.over_limit(2 * LASTS) == []
+    assert over_limit(table, 0.0) == over_limit(table, 2 * LASTS) == []

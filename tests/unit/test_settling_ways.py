@@ -56,6 +56,19 @@ def test_a_job_that_was_not_answered_in_time_comes_again_at_once_and_then_with_b
     assert failed(rig) == [(TIMED_OUT, wait, False)]
 
 
+def test_a_job_over_its_hard_limit_has_failed_unless_its_verdict_was_read_between_two_looks() -> None:
+    for answers in (True, False):
+        rig = SettlingRig(1, max_attempts=0, hard_time_limit=1e-9, queue=LINEAR)
+        rig.hire()
+        rig.tick()  # the first after a standstill, as far as anybody can know
+        if answers:
+            rig.verdict(wire.COMMIT)
+        for _ in range(2):
+            rig.tick()
+        rig.wait()
+        assert failed(rig) == ([] if answers else [("hard_time_limit of 1e-09 s passed", 10, False)])
+
+
 @pytest.mark.parametrize(
     ("attempts", "isolated", "wait"), [(1, False, None), (3, False, None), (2, True, 20), (4, True, 40)]
 )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Container, Iterable
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.time_limits import QueueTimeLimits
-from sluicemq_broker.queue.worker import Delivery, DeliveryState, Marks, Worker
+from sluicemq_broker.queue.worker import Delivery, DeliveryState, LimitedDelivery, Marks, Worker
 
 #: A name here, since it is needed once for each job, and a member of an enum is looked up each time.
 _SETTLED: Final = DeliveryState.SETTLED
@@ -61,15 +61,16 @@ class Deliveries:
         """Open deliveries of jobs to a worker; of one that pops the jobs leave the queue first."""
         state = DeliveryState.REMOVING if worker.pops else DeliveryState.IN_FLIGHT
         opened: dict[bytes, Delivery] = {}
-        owner, prefix = "", b""
+        owner, prefix, limited = "", b"", bool(self.time_limits)
         for job in jobs:
             if job.reservation.owner != owner:
                 owner = job.reservation.owner
                 prefix = b"%s-%s" % (owner.encode(), worker.proof)
             receipt = b"%s-%x" % (prefix, next(self._numbers))
-            opened[receipt] = delivery = Delivery(job, receipt, worker, now, state)
-            if self.time_limits or not (job.soft_time_limit is job.hard_time_limit is None):
-                self._limit(delivery)
+            if limited or not (job.soft_time_limit is job.hard_time_limit is None):
+                opened[receipt] = self._limited_delivery(job, receipt, worker, now, state)
+            else:
+                opened[receipt] = Delivery(job, receipt, worker, now, state)
         worker.in_flight.update(opened)
         if not worker.pops:
             self.in_flight.update(opened)
@@ -141,10 +142,10 @@ class Deliveries:
         self._make_overdue(late, now)
         return late
 
-    def over_limit(self, now: float) -> list[Delivery]:
-        """Make deliveries overdue whose hard time limit is over, and return them."""
+    def over_limit(self, now: float, since: float) -> list[Delivery]:
+        """Make deliveries overdue whose hard time limit was over at ``since``, and return them."""
         self.begin_limits(now)
-        late = [each for each in self._limited if each.limit_at <= now]
+        late = [each for each in self._limited if each.limit_at <= since]
         self._make_overdue(late, now)
         return late
 
@@ -207,13 +208,12 @@ class Deliveries:
         self.free += counted.now - worker.counted.now
         worker.counted = counted
 
-    def _limit(self, delivery: Delivery) -> None:
-        """Note the time limits of a delivery."""
-        limits = self.time_limits.of_job(delivery.job)
-        if any(limits):
-            delivery.time_limits = limits
+    def _limited_delivery(self, job: Job, *given: Any) -> Delivery:
+        limits = self.time_limits.of_job(job)
+        delivery = LimitedDelivery(job, *given, limits=limits) if any(limits) else Delivery(job, *given)
         if delivery.hard_limit < math.inf:
             self._limited.append(delivery)
+        return delivery
 
     def _make_overdue(self, deliveries: list[Delivery], now: float) -> None:
         """Void the receipts; the workers may be at work on the jobs, and have another timeout to answer."""

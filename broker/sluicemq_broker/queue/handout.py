@@ -83,9 +83,9 @@ class HandOut:
         self.offer_workers_of(late)
         return late
 
-    def over_limit(self, now: float) -> list[Delivery]:
-        """End the deliveries whose hard time limit is over, as :meth:`time_out` does."""
-        late = self.deliveries.over_limit(now)
+    def over_limit(self, now: float, since: float) -> list[Delivery]:
+        """End the deliveries whose hard time limit was over at ``since``, as :meth:`time_out` does."""
+        late = self.deliveries.over_limit(now, since)
         self.offer_workers_of(late)
         return late
 

@@ -7,6 +7,7 @@ again, and hears that the receipt is void. Popped jobs that were removed and not
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -85,6 +86,7 @@ class Settler:
         self._groups = groups
         self._endings = endings
         self.reconfigure(settings)
+        self._looked_at = -math.inf
         self.under_way = 0
         """Commits, pops and moves that are neither written nor counted as failed."""
         self._commits = Commits(core, waiters, others)
@@ -203,7 +205,9 @@ class Settler:
         for delivery in self._core.scheduler.deliveries.never_answered(at):
             self._hang_up(delivery)
         now = self._core.clock.now()
-        if over := self._core.scheduler.hand_out.over_limit(at):
+        # At the second look: after a standstill, what its worker has said meanwhile is read between the two.
+        since, self._looked_at = self._looked_at, at
+        if over := self._core.scheduler.hand_out.over_limit(at, since):
             self._end_over_limit(over, now)
         late = self._core.scheduler.hand_out.time_out(at)
         if late:

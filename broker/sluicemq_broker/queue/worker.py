@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from itertools import islice
 from secrets import token_hex
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sluicemq.protocol.rows import WorkerJobRow, WorkerRow
 from sluicemq_broker.job import Job
@@ -48,13 +48,15 @@ class Delivery:
     without a verdict: False if its worker can't have begun the job. ``transaction``, once its worker has
     asked for the statements that end its job within a transaction: the parents that end with it. ``moved``:
     the job was stored alone for that, so a transaction that had begun before could not end it.
-    ``time_limits``: None if it has none; ``limit_at``: when its hard one is over, once it has begun.
     """
 
     __slots__ = (
-        *("begun", "handed_at", "job", "kept", "limit_at", "moved", "overdue_at", "receipt", "state"),
-        *("time_limits", "transaction", "worker"),
+        *("begun", "handed_at", "job", "kept", "moved", "overdue_at", "receipt", "state"),
+        *("transaction", "worker"),
     )
+
+    time_limits: TimeLimits | None = None
+    limit_at = math.inf
 
     def __init__(
         self, job: Job, receipt: bytes, worker: Worker, handed_at: float, state: DeliveryState
@@ -64,8 +66,6 @@ class Delivery:
         self.worker = worker
         self.handed_at = handed_at
         self.overdue_at = handed_at + job.visibility_timeout
-        self.limit_at = math.inf
-        self.time_limits: TimeLimits | None = None
         self.state = state
         self.kept = False
         self.begun = True
@@ -77,6 +77,17 @@ class Delivery:
         """Return the seconds for which its worker may work on it."""
         limit = self.time_limits.hard if self.time_limits else None
         return math.inf if limit is None else limit
+
+
+class LimitedDelivery(Delivery):
+    """One with time limits; ``limit_at``: when its hard one is over, once its worker has begun it."""
+
+    __slots__ = ("limit_at", "time_limits")
+
+    def __init__(self, *given: Any, limits: TimeLimits) -> None:
+        super().__init__(*given)
+        self.time_limits = limits
+        self.limit_at = math.inf
 
 
 class Takes(NamedTuple):

@@ -270,7 +270,7 @@ class _Exec:
 
 
 class _Limit:
-    """Ends a command at the time limits of its job: by SIGTERM at the soft one, by SIGKILL at the hard one."""
+    """Ends a command at the limits of its job: by SIGTERM at the soft one, by SIGKILL at the hard one."""
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None

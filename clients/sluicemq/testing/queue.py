@@ -233,7 +233,7 @@ class MemoryQueue:
 
     def pass_time(self) -> None:
         """Do what is due by now: end overdue deliveries and jobs that have expired, hand out the others."""
-        for delivery in self._hand_out.over_limit(self.now):
+        for delivery in self._hand_out.over_limit(self.now, self.now):
             limit = partial(on_hard_limit, backoff=self.settings.retries, now=self.now)
             self._carry_out(delivery, limit(delivery.job, delivery.worker.name, seconds=delivery.hard_limit))
         for delivery in self._hand_out.time_out(self.now):

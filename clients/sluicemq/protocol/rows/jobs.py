@@ -97,6 +97,8 @@ class JobRow(Row, frozen=True, kw_only=True):
     attempts: int | None = None
     max_attempts: int | None = None
     visibility_timeout: float | None = None
+    soft_time_limit: float | None = None
+    hard_time_limit: float | None = None
     created_at: float | None = None
     eligible_at: float | None = None
     expires_at: float | None = None
