@@ -260,9 +260,10 @@ def test_a_job_in_memory_ends_in_no_transaction(memory: MemoryBroker) -> None:
                 raise
 
     with Producer(endpoint=memory.endpoint) as producer:
-        job_id = producer.push("mail", b"").id
+        receipt = producer.push("mail", b"")
+        receipt.wait()
         with Worker("mail", handle, endpoint=memory.endpoint):
-            wait_until(lambda: memory.client.jobs.get("mail", job_id).errors)
+            wait_until(lambda: memory.client.jobs.get("mail", receipt.id).errors)
     (said,) = refused
     assert "no COMMITIN: use a real one, as of the fixture sluicemq_broker" in said
 
@@ -272,6 +273,18 @@ def test_due_jobs_that_nobody_takes_are_named(memory: MemoryBroker) -> None:
         producer.push("mail", b"").wait()
     with pytest.raises(TimeoutError, match=r"\{'mail': 1\}"):
         memory.run_pending(timeout=0.0)
+
+
+def test_a_call_in_eager_mode_does_not_wait_for_a_clock_that_stands_still(
+    memory: MemoryBroker, app: App
+) -> None:
+    with (
+        memory.connect(app, eager=True),
+        pytest.raises(TimeoutError, match=r"of queue mail waits, after ValueError: no such address: advance"),
+    ):
+        app.tasks["fail"].s().call(timeout=None)
+    with memory.connect(app, eager=True), pytest.raises(DeadError, match="no such address"):
+        app.tasks["fail"].options(retries=0).call()
 
 
 def test_an_eager_app_runs_each_push_at_once(memory: MemoryBroker, app: App) -> None:

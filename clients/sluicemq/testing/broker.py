@@ -7,7 +7,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from functools import partial
+from typing import Any, Final, Self, Unpack
 
 import msgspec
 
@@ -18,6 +19,7 @@ from sluicemq.job import Job
 from sluicemq.producer import Producer
 from sluicemq.protocol.durations import Duration, check_span, in_seconds
 from sluicemq.protocol.errors import TimeoutError
+from sluicemq.protocol.options import JobOptions
 from sluicemq.receipt import PushReceipt
 from sluicemq.testing.apps import at_broker
 from sluicemq.testing.inline import Handlers, InlineWorker, handlers_of
@@ -229,6 +231,20 @@ class MemoryBroker:
                 PushedJob(queue, job.id, job.payload, dict(job.headers or {}), job.priority, delay, job.group)
             )
 
+    def require_end(self, queue: str, job_id: str) -> None:
+        """Raise TimeoutError if the end of a job has to wait until the test lets time pass."""
+        with self.lock:
+            found: list[Any] = []
+            self.queues.known[queue].wait_for_result(job_id, found.append)
+            if found or not self._is_at_rest(alone=True):
+                return
+            stored = self.queues.known[queue].jobs.get(job_id)
+            errors = stored.errors if stored else []
+        why = f", after {errors[-1]['reason']}" if errors else ""
+        raise TimeoutError(
+            f"job {job_id} of queue {queue} waits{why}: advance() the clock of the broker, then run_pending()"
+        )
+
     def run_eagerly(self) -> None:
         """Run what is due, unless a handler pushes that does so itself."""
         if not self._at_work:
@@ -240,17 +256,16 @@ class MemoryBroker:
 
     def _wait_for_workers(self, timeout: float, *, alone: bool) -> None:
         """Wait until workers have done their jobs; ``alone``: all that is due is theirs."""
-
-        def at_rest() -> bool:
-            queues = self.queues.known.values()
-            return not any(queue.deliveries.in_flight or (alone and queue.has_due) for queue in queues)
-
         with self._change:
-            if not self._change.wait_for(at_rest, timeout):
+            if not self._change.wait_for(partial(self._is_at_rest, alone=alone), timeout):
                 left = {
                     queue.name: queue.count_left for queue in self.queues.known.values() if queue.count_left
                 }
                 raise TimeoutError(f"after {timeout:g} s jobs are due or at work, by queue: {left}")
+
+    def _is_at_rest(self, *, alone: bool) -> bool:
+        queues = self.queues.known.values()
+        return not any(queue.deliveries.in_flight or (alone and queue.has_due) for queue in queues)
 
 
 class EagerProducer(Producer):
@@ -259,6 +274,20 @@ class EagerProducer(Producer):
     def __init__(self, broker: MemoryBroker) -> None:
         self._broker = broker
         super().__init__(endpoint=broker.endpoint)
+
+    def call(
+        self,
+        queue: str,
+        payload: bytes,
+        timeout: float | None = 30.0,
+        *,
+        id: str | None = None,  # noqa: A002 - as every producer
+        **options: Unpack[JobOptions],
+    ) -> bytes:
+        """Push one job, and return its result; raises TimeoutError at once if that waits for the clock."""
+        reply = self.submit(queue, payload, id=id, **options)
+        self._broker.require_end(queue, reply.receipt.id)
+        return reply.result(timeout)
 
     def _enqueue(self, receipt: PushReceipt) -> None:
         super()._enqueue(receipt)
