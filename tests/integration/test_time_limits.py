@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import zmq
@@ -51,6 +52,13 @@ def never(_job: Job) -> None:
     pause = threading.Event()
     while not pause.wait(0.005):
         pass
+
+
+def pushed(producer: Producer, queue: str, payload: bytes, **options: Any) -> str:
+    """Push a job, and return its id once it is stored."""
+    receipt = producer.push(queue, payload, **options)
+    receipt.wait(TIMEOUT)
+    return receipt.id
 
 
 def failed(client: Client, queue: str, job_id: str) -> AttemptRow:
@@ -98,7 +106,7 @@ def test_a_handler_is_interrupted_at_the_soft_limit_and_may_clean_up(endpoint: s
         Client(endpoint=endpoint) as client,
         Worker("slow", handle, endpoint=endpoint),
     ):
-        job_id = producer.push("slow", b"x", kind="quick").id
+        job_id = pushed(producer, "slow", b"x", kind="quick")
         failure = failed(client, "slow", job_id)
         assert ended == [job_id]
         assert str(failure.reason).endswith("it ran for longer than its soft_time_limit of 0.1 s")
@@ -136,7 +144,7 @@ def test_a_worker_whose_handler_does_not_end_at_the_hard_limit_ends(
     monkeypatch.setattr(time_limits, "ENDS_AFTER", 3.0)  # the broker looks each second
     with Producer(endpoint=endpoint) as producer, Client(endpoint=endpoint) as client:
         worker = Worker("stuck", hang, endpoint=endpoint, stop_timeout=TIMEOUT)
-        job_id = producer.push("stuck", b"x").id
+        job_id = pushed(producer, "stuck", b"x")
         # Then its worker ends, and the job has failed for that reason
         with pytest.raises(HardTimeLimitError, match=f"job {job_id} of queue stuck does not end"):
             worker.run()
@@ -149,7 +157,7 @@ def test_a_job_at_a_plain_worker_has_failed_at_its_hard_limit(broker: BrokerUnde
     doors = broker.take("ask")
     asker, worker = broker.socket(zmq.REQ, doors.front), broker.socket(zmq.REP, doors.back)
     with Producer(endpoint=endpoint) as producer, Client(endpoint=endpoint) as client:
-        job_id = producer.push(doors.queue, b"slow", hard_time_limit=SHORT, max_attempts=1).id
+        job_id = pushed(producer, doors.queue, b"slow", hard_time_limit=SHORT, max_attempts=1)
         receive(worker)
         failure = failed(client, doors.queue, job_id)
         assert failure.reason == "hard_time_limit of 0.1 s passed"
@@ -169,7 +177,7 @@ def test_a_command_is_ended_at_its_limit(endpoint: str, limit: str) -> None:
     command = "trap 'exit 3' TERM; sleep 60 & wait" if limit == "soft" else "trap '' TERM; sleep 60"
     with Producer(endpoint=endpoint) as producer, Client(endpoint=endpoint) as client:
         limits = {f"{limit}_time_limit": SHORT}
-        job_id = producer.push(queue, b"x", **limits).id  # type: ignore[arg-type]
+        job_id = pushed(producer, queue, b"x", **limits)
         program = [
             sys.executable,
             "-m",
