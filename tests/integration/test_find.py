@@ -30,6 +30,7 @@ from sluicemq_broker.store.admin.search import SLICE, Found
 from sluicemq_broker.store.jobs.documents import collection
 from sluicemq_broker.store.jobs.packs import form_packs
 from sluicemq_broker.store.values import date
+from sluicemq_devices.hub import let_others_run
 from support.broker_process import BrokerProcess
 from support.broker_under_test import serving
 from support.http_reader import Web
@@ -343,40 +344,40 @@ def test_only_queues_that_may_be_read_are_searched_and_counted(
     assert broker().find(options, 20, None, may()).queues == 0
 
 
-def test_one_principal_searches_once_at_a_time_and_few_wait(
-    documents: Documents, broker: Broker, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("principals", "at_once"), [(1, 1), (5, 2)])
+def test_one_principal_searches_once_at_a_time_all_twice_and_few_wait(
+    documents: Documents, broker: Broker, monkeypatch: pytest.MonkeyPatch, principals: int, at_once: int
 ) -> None:
     filled(documents, "mail", [a_job() for _ in range(3)])
-    finder, at_once, most = broker(), 0, 0
+    finder, now, most = broker(), 0, 0
     plain = Search.slice
 
     def noting(*request: Any) -> Any:
-        nonlocal at_once, most
-        at_once += 1
-        most = max(most, at_once)
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        let_others_run()
         try:
             return plain(*request)
         finally:
-            at_once -= 1
+            now -= 1
 
     monkeypatch.setattr(Search, "slice", noting)
+    callers = [Caller(Principal(f"p{number}", Permissions.all())) for number in range(principals)]
 
-    def ask() -> str:
+    def ask(number: int) -> str:
         try:
-            return str(len(finder.find({}, 20, None, ANYBODY).jobs))
+            return str(len(finder.find({}, 20, None, callers[number % principals]).jobs))
         except UnavailableError as error:
             return str(error)
 
-    answers = Pool(30).map(lambda _n: ask(), range(20))
-    assert most == 1
+    answers = Pool(30).map(ask, range(20))
+    assert most == at_once
     assert answers.count("3") == 16
-    assert [answer for answer in answers if answer != "3"] == [
+    assert [each for each in answers if each != "3"] == [
         "16 searches wait already: try again in a second"
     ] * 4
-    assert ask() == "3"
-
-
-# ----------------------------------------------------------------------- of a whole broker
+    assert ask(0) == "3"
 
 
 @pytest.mark.parametrize(("reads", "to"), [(("mail", "news"), "news"), (("mail",), None)])
