@@ -163,6 +163,31 @@ def test_of_two_commits_at_once_the_second_removes_the_pack(
     assert stored_as(packs) == []
 
 
+def test_a_pack_that_a_commit_empties_while_a_lift_has_no_answer_yet_is_removed(
+    packs: QueueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given
+    jobs = pushed(packs, made(100, owner=ME))
+    leave = Job.leave_pack
+
+    def commit_the_others_first(job: Job) -> None:
+        assert packs.commit(jobs[1:]) == {}
+        leave(job)
+
+    monkeypatch.setattr(Job, "leave_pack", commit_the_others_first)
+    # When
+    packs.roll_back([rolled_back(jobs[0])], NOW)
+    # Then
+    assert [stored["_id"] for stored in everything(packs).values()] == [jobs[0].id]
+
+
+def test_an_empty_pack_that_nobody_remembers_is_removed(packs: QueueStore) -> None:
+    [pack] = {job.pack.id for job in pushed(packs, made(100, owner=ME)) if job.pack}
+    packs.jobs.update_one({}, {"$set": {"left": 0}})
+    assert packs.free(pack, ME, 7) == 0
+    assert stored_as(packs) == []
+
+
 def test_a_commit_under_a_reservation_that_has_ended_changes_nothing(packs: QueueStore) -> None:
     jobs = pushed(packs, made(100, owner=ME))
     packs.reclaim(ME, 20, NOW)

@@ -252,7 +252,10 @@ class Settler:
         taken = self._core.scheduler.deliveries.cancel(ids, self._core.timer.now())
         if not (staged or taken):
             return
-        self._core.scheduler.ended([*staged, *(delivery.job for delivery in taken)])
+        gone = [*staged, *(delivery.job for delivery in taken)]
+        for job in gone:
+            job.leave_pack()  # the order has lifted it out
+        self._core.scheduler.ended(gone)
         self._core.counters.add(Count.CANCELLED_AT_WORK, len(taken))
         self._notify_workers(taken, "it was cancelled")
         self._core.scheduler.hand_out.offer_workers_of(taken)

@@ -421,12 +421,20 @@ def end_packed(jobs: Jobs, ended: Sequence[Job]) -> dict[str, SluiceError]:
     for pack, these in packs.items():
         if these[0].id not in problems:
             pack.done |= _bits(these)
-    full = [] if answer.deleted_count == len(writes) else [pack for pack in packs if not pack.left]
-    if full:
+    if answer.deleted_count < len(writes):
         with applied():
-            # failpoint packs.remove
-            jobs.delete_many({"_id": {"$in": [pack.id for pack in full]}, "left": 0}, hint=BY_ID)
+            remove_empty(jobs, [pack.id for pack in packs if not pack.left])
     return problems
+
+
+def remove_empty(jobs: Jobs, packs: Sequence[str]) -> None:
+    """Remove those of these packs in which no job is left.
+
+    Of the statements that empty a pack at the same time, the one whose answer comes last sees that.
+    """
+    if packs:
+        # failpoint packs.remove
+        jobs.delete_many({"_id": {"$in": packs}, "left": 0}, hint=BY_ID)
 
 
 def _not_all(jobs: Jobs, packs: Mapping[Pack, list[Job]], removed: int) -> dict[str, SluiceError]:
@@ -508,11 +516,11 @@ def lift(jobs: Jobs, lifted: Sequence[Job]) -> None:
 
     Jobs that are not in their packs any more, or not ours, are left to the statement that comes next.
     """
-    lifts = [
-        Lift(_held(pack, these[0].reservation), _bits(these), these)
-        for pack, these in _by_pack(lifted).items()
-    ]
+    packs = _by_pack(lifted)
+    lifts = [Lift(_held(pack, these[0].reservation), _bits(these), these) for pack, these in packs.items()]
     lift_out(jobs, lifts, 0.0)  # each of ours is a job
+    with translated():
+        remove_empty(jobs, [pack.id for pack in packs if not pack.left])
 
 
 def lift_by_id(jobs: Jobs, job_id: str, state: State, now: float) -> None:

@@ -65,6 +65,7 @@ from sluicemq_broker.store.jobs.packs import (
     lift,
     lift_out,
     release_packed,
+    remove_empty,
 )
 from sluicemq_broker.store.values import BY_ID, Document, date
 from sluicemq_broker.store.write_results import Pushed, outcome, refusals
@@ -427,7 +428,9 @@ class QueueStore:
             lift(self.jobs, packed)
 
     def free(self, job_id: str, owner: str, number: int) -> int:
-        """Give back a job under a reservation that nobody remembers; return 1 if it was there."""
+        """Give back a job, or a pack, under a reservation that nobody remembers; return 1 if it was there."""
+        with translated():
+            remove_empty(self.jobs, [job_id])
         return self._free({"_id": job_id, "owner": owner, "hold": number})
 
     def _free(self, which: Document) -> int:
