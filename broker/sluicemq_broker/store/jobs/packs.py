@@ -574,19 +574,24 @@ def _lift_some(jobs: Jobs, lifts: Sequence[Lift], now: float) -> None:
 
     def apply(some: Sequence[Lift], session: ClientSession) -> None:
         documents: list[Document] = []
-        ids = [lift.which["_id"] for lift in some]
-        for lift in some:
-            stored = jobs.find_one(lift.which, session=session, hint=BY_ID)
-            if stored is None:
+        marks: list[UpdateOne] = []
+        ids = [wanted.which["_id"] for wanted in some]
+        there = {
+            stored["_id"]: stored for stored in jobs.find({"_id": {"$in": ids}}, session=session, hint=BY_ID)
+        }
+        for wanted in some:
+            stored = there.get(wanted.which["_id"], {})
+            if not stored or any(stored.get(name) != value for name, value in wanted.which.items()):
                 continue
-            bits = lift.bits & left_in(stored)  # an order may have lifted one of them
-            # failpoint packs.lift
-            jobs.update_one({"_id": stored["_id"]}, _marking(bits), session=session, hint=BY_ID)
+            bits = wanted.bits & left_in(stored)  # an order may have lifted one of them
+            marks.append(UpdateOne({"_id": stored["_id"]}, _marking(bits), hint=BY_ID))
             try:
                 documents += alone(stored, bits, now)
             except Unreadable as error:
-                # failpoint packs.set_aside
-                jobs.update_one({"_id": stored["_id"]}, aside(str(error), now), session=session)
+                marks.append(UpdateOne({"_id": stored["_id"]}, aside(str(error), now), hint=BY_ID))
+        if marks:
+            # failpoint packs.lift
+            jobs.bulk_write(marks, session=session)
         if documents := [document for document in documents if document["_id"] not in taken]:
             # failpoint packs.insert_lifted
             jobs.insert_many(documents, ordered=False, session=session)
