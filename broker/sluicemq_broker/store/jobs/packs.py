@@ -430,7 +430,7 @@ def end_packed(jobs: Jobs, ended: Sequence[Job]) -> dict[str, SluiceError]:
 def remove_empty(jobs: Jobs, packs: Sequence[str]) -> None:
     """Remove those of these packs in which no job is left.
 
-    Of the statements that empty a pack at the same time, the one whose answer comes last sees that.
+    Of two statements that empty a pack together, the one whose answer comes last sees that.
     """
     if packs:
         # failpoint packs.remove
