@@ -1,4 +1,4 @@
-"""Choice of dead letters: by id, reason and time."""
+"""Choice of dead letters: by id, reason, error, kind and time."""
 
 from __future__ import annotations
 
@@ -22,12 +22,16 @@ Moment: TypeAlias = Annotated[float | datetime, moment]
 class DeadLetterChoice(TypedDict, total=False):
     """Dead letters with the text ``reason`` in their last error, dead from ``since`` on and before ``until``.
 
-    ``limit``: the oldest ones only.
+    ``error`` and ``place``: the type of the last error and the function that raised it, as ``by_error`` names
+    them; ``"?"``: not known. ``kind``: of the jobs. ``limit``: the oldest ones only.
     """
 
     reason: str | None
     since: Moment | None
     until: Moment | None
+    error: str | None
+    place: str | None
+    kind: str | None
     limit: int | None
 
 
@@ -47,7 +51,7 @@ def _checked(name: str, value: Any) -> object:
         raise TypeError(
             f"dead letters are chosen by {', '.join(DeadLetterChoice.__annotations__)}, not by {name!r}"
         )
-    if name == "reason":
+    if name in ("reason", "error", "place", "kind"):
         arguments.text(name, value)
     elif name == "limit":
         arguments.whole(name, value)

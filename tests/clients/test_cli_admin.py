@@ -131,7 +131,8 @@ def test_wrong_usage_ends_with_2(run: Run, arguments: list[str]) -> None:
 @pytest.mark.parametrize("state", ["dead", "done"])
 def test_what_has_ended_is_listed_with_its_end(broker: ScriptedBroker, run: Run, state: str) -> None:
     broker.on[wire.PEEK] = lambda _message: [a_job(state=state, result=b"ok")]
-    lines = run(state, "list", "mail", "--limit", "3").stdout.splitlines()
+    oldest = ["--oldest"] if state == "dead" else []
+    lines = run(state, "list", "mail", *oldest, "--limit", "3").stdout.splitlines()
     assert broker.of(wire.PEEK)[0].fields == ["mail", state, 3, {"first": 256}]
     assert lines[0].split() == [
         "id",
@@ -145,7 +146,39 @@ def test_what_has_ended_is_listed_with_its_end(broker: ScriptedBroker, run: Run,
         "error",
     ]
     assert lines[1].split()[:7] == ["one", "5", "2", "h", "1", "min", "ago"]
-    assert json.loads(run(state, "list", "mail", "--json").stdout)["jobs"][0]["id"] == "one"
+    assert json.loads(run(state, "list", "mail", *oldest, "--json").stdout)["jobs"][0]["id"] == "one"
+
+
+def test_dead_letters_of_all_queues_are_listed_with_the_newest_first(
+    broker: ScriptedBroker, run: Run
+) -> None:
+    broker.on[wire.QUEUES] = lambda _message: [
+        {"name": "mail", "dead": 1},
+        {"name": "sms", "dead": 2},
+        {"name": "idle", "dead": 0},
+    ]
+    ended = {"mail": [50.0], "sms": [90.0, 10.0]}
+    reason = "Traceback (most recent call last):\n  File"
+    broker.on[wire.DEAD] = lambda message: {
+        "jobs": [
+            a_job(id=f"{message.fields[0]}-{at:.0f}", state="dead", ended_at=at, errors=[{"reason": reason}])
+            for at in ended[message.fields[0]]
+        ],
+        "next": None,
+    }
+    result = run("dead-letters", "list", "--limit", "2", "--reason", "disk", "--since", "2h", "--kind", "k")
+    rows = result.stdout.splitlines()
+    assert [row.split()[:2] for row in rows[1:]] == [["sms", "sms-90"], ["mail", "mail-50"]]
+    assert rows[1].endswith("last): …")
+    assert "--limit shows more" in result.stderr
+    first = broker.of(wire.DEAD)[0].fields
+    assert first[:2] == ["mail", "list"]
+    assert (first[2]["reason"], first[2]["kind"]) == ("disk", "k")
+    assert time() - first[2]["since"] == pytest.approx(7200, abs=60)
+    lines = run("dead-letters", "export").stdout.splitlines()
+    assert [json.loads(line)["queue"] for line in lines] == ["mail", "sms", "sms"]
+    assert broker.of(wire.DEAD)[-1].fields[1] == "whole"
+    assert run("dead-letters", "list", "--oldest").exit_code == 2
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_an_error_without_a_type_is_grouped_by_the_beginning_of_its_reason() -> 
         "exit status 4",
         "timed out",
     ]
-    found = errors_row([latest(each) for each in reasons], {"mail": 5})
+    found = errors_row([latest(each) for each in reasons], 20, {"mail": 5})
     assert {(each.type, each.count) for each in found.errors} == {
         ("OSError", 2),
         ("exit status #", 2),
@@ -127,7 +127,7 @@ def test_an_error_without_a_type_is_grouped_by_the_beginning_of_its_reason() -> 
 
 def test_the_latest_dead_letters_stand_for_all() -> None:
     letters = [LatestError("mail", str(number), "", float(-number), "E", "f", "") for number in range(10)]
-    found = errors_row(letters, {"mail": 1000, "other": 5})
+    found = errors_row(letters, 10, {"mail": 1000, "other": 5})
     assert [(each.count, each.exact) for each in found.errors] == [(1000, False)]
     assert (found.looked, found.dead) == (10, 1005)
 

@@ -11,6 +11,7 @@ import pytest
 from falcon import testing
 
 from sluicemq.protocol.permissions import EVERY, Action, Permissions
+from sluicemq.protocol.rows import JobPage
 from sluicemq_broker.config import Config
 from sluicemq_broker.http import BASE, Site
 from sluicemq_broker.http.authorization import HEADER
@@ -80,6 +81,7 @@ WANTED: dict[str, Action | None] = {
                 f"{JOB}/payload",
             ),
             *(f"{QUEUE}/dead-letters", f"{QUEUE}/dead-letters/count", f"{QUEUE}/dead-letters/reasons"),
+            f"{QUEUE}/dead-letters/export",
             *(f"{BASE}/history/{{subject}}/{{name}}", f"{BASE}/series/{{subject}}/{{name}}"),
         ],
         Action.READ,
@@ -134,6 +136,7 @@ class Door:
         admin.schedules.queue_of.return_value = "mail"
         admin.schedules.needs.return_value = [(Action.MANAGE, "mail")]
         admin.tasks.find.return_value.queue = "mail"
+        admin.dead_letters.page.return_value = JobPage(jobs=(), next=None)
         metrics: Any = SimpleNamespace(on_get=lambda _request, _response: None)
         settings = Config.default().broker
         self.site = Site(settings, self.counters, connections, admin, metrics, outgoing, self.security)

@@ -2,7 +2,7 @@
 
 from sluicemq_broker.admin.admin import Admin
 from sluicemq_broker.admin.broker import BrokerAdmin
-from sluicemq_broker.admin.dead_letters import CHOICE, DeadLetterAdmin
+from sluicemq_broker.admin.dead_letters import CHOICE, MOST_LISTED, DeadLetterAdmin
 from sluicemq_broker.admin.devices import Device, DeviceAdmin
 from sluicemq_broker.admin.figures import Figures
 from sluicemq_broker.admin.find import Finder

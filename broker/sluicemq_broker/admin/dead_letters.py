@@ -8,7 +8,7 @@ from typing import Any, Final
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFramesError
 from sluicemq.protocol.rows import CountRow, ErrorsRow, JobPage, ReasonRow, ReasonsRow
-from sluicemq.protocol.rules import kept, number, whole
+from sluicemq.protocol.rules import KIND, kept, number, whole
 from sluicemq_broker.admin.errors import errors_row
 from sluicemq_broker.admin.jobs import job_page, listing, place_of
 from sluicemq_broker.context import Context
@@ -17,12 +17,16 @@ from sluicemq_broker.queues import Census, Discard, Queues, Redrive, Task, Tasks
 from sluicemq_broker.runtime import read_options
 from sluicemq_broker.store import SAMPLE, DeadLetters, LatestError, latest_errors
 
+#: Jobs in one page of a list.
+MOST_LISTED: Final = 200
 _LAST_TIME: Final = 253_370_000_000
 #: Queues whose dead letters are looked at for their errors, and dead letters of each at least; and
 #: milliseconds that this may take.
 _MOST_QUEUES: Final = 100
 _LEAST_OF_ONE: Final = 20
 _MOST_MS: Final = 2000
+#: Characters of a type or place, at most.
+_LONGEST: Final = 1000
 
 
 class DeadLetterAdmin:
@@ -34,10 +38,12 @@ class DeadLetterAdmin:
         self._tasks = tasks
         self._clock = context.clock
 
-    def page(self, queue: str, which: DeadLetters, limit: int, after: str | None) -> JobPage:
-        """Return some of these dead letters behind a cursor, the latest first."""
-        page = listing(self._queues, queue)
-        return job_page(page.ended(queue, State.DEAD, which, limit, place_of(after), self._clock.now()))
+    def page(
+        self, queue: str, which: DeadLetters, limit: int, after: str | None, *, whole: bool = False
+    ) -> JobPage:
+        """Return some of these dead letters behind a cursor, the latest first; ``whole``: with all fields."""
+        page, place = listing(self._queues, queue), place_of(after)
+        return job_page(page.ended(queue, State.DEAD, which, limit, place, self._clock.now(), whole=whole))
 
     def count(self, queue: str, which: DeadLetters) -> CountRow:
         """Return how many these dead letters are."""
@@ -67,13 +73,18 @@ class DeadLetterAdmin:
         found: list[LatestError] = []
         for database, some in self._queues.by_database(map(self._queues.get, looked_at)).items():
             found += latest_errors(database, some, most, now, _MOST_MS)
-        return errors_row(found, counted)
+        return errors_row(found, most, counted)
 
-    def about(self, queue: str, what: str, which: dict[str, Any]) -> CountRow | ReasonsRow:
-        """Answer a DEAD: the :meth:`count` of dead letters, or their :meth:`reasons`."""
-        if what not in (wire.COUNT, wire.REASONS):
-            raise BadFramesError(f"a DEAD asks for {wire.COUNT} or {wire.REASONS}, not {what[:32]!r}")
-        chosen = DeadLetters(**read_options(which, _OF_DEAD, "a DEAD"))
+    def about(self, queue: str, what: str, which: dict[str, Any]) -> CountRow | ReasonsRow | JobPage:
+        """Answer a DEAD: the :meth:`count` of dead letters, their :meth:`reasons`, or a :meth:`page`."""
+        if what not in _ASKED:
+            raise BadFramesError(f"a DEAD asks for {', '.join(_ASKED)}, not {what[:32]!r}")
+        paged = what in (wire.LETTERS, wire.WHOLE)
+        read = read_options(which, _OF_PAGE if paged else _OF_DEAD, "a DEAD")
+        limit, after = read.pop("limit", MOST_LISTED), read.pop("after", None)
+        chosen = DeadLetters(**read)
+        if paged:
+            return self.page(queue, chosen, limit, after, whole=what == wire.WHOLE)
         return self.count(queue, chosen) if what == wire.COUNT else self.reasons(queue, chosen)
 
     def redrive(self, name: str, which: dict[str, Any], to: str | None) -> Task:
@@ -83,6 +94,10 @@ class DeadLetterAdmin:
     def discard(self, name: str, which: dict[str, Any]) -> Task:
         """Remove dead letters, all or some."""
         return self._tasks.begin(Discard.kind, name, **_chosen(which))
+
+
+def _is_short(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= _LONGEST
 
 
 #: The options that choose dead letters.
@@ -99,9 +114,18 @@ CHOICE: Final = {
     "limit": whole(1, wire.MOST_REDRIVEN),
     "since": number(0, _LAST_TIME, "a time in Unix seconds, before the year 9999"),
     "until": number(0, _LAST_TIME, "a time in Unix seconds, before the year 9999"),
+    "error": kept("a string, the type of the last error; ? for none", _is_short),
+    "place": kept("a string, the function that raised the last error; ? for none", _is_short),
+    "kind": KIND,
 }
 #: Those that choose dead letters which are only looked at.
-_OF_DEAD: Final = {name: CHOICE[name] for name in ("reason", "since", "until")}
+_OF_DEAD: Final = {name: CHOICE[name] for name in wire.OF_DEAD}
+_ASKED: Final = (wire.COUNT, wire.REASONS, wire.LETTERS, wire.WHOLE)
+_OF_PAGE: Final = {
+    **_OF_DEAD,
+    "limit": whole(1, MOST_LISTED),
+    "after": kept("a string, the next of the page before", lambda value: isinstance(value, str)),
+}
 
 
 def _chosen(which: dict[str, Any]) -> dict[str, Any]:

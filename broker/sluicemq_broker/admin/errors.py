@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from sluicemq.protocol.rows import DeadErrorRow, ErrorsRow
-from sluicemq_broker.store import LatestError
+from sluicemq_broker.store import LatestError, type_of
 from sluicemq_devices.hub import in_pieces
 
 #: Errors in one answer; queues, kinds and workers that one names.
 _MOST_ERRORS: Final = 50
 _MOST_NAMES: Final = 10
-#: The type at the beginning of a reason, as in ``KeyError: 'name'``.
-_TYPE: Final = re.compile(r"([A-Za-z_][\w.]{0,99}): ")
-_NUMBER: Final = re.compile(r"\d+")
-_SHORT: Final = 80
 
 
-def errors_row(found: Sequence[LatestError], counted: Mapping[str, int | None]) -> ErrorsRow:
-    """Group errors, the latest first; ``counted``: about how many dead letters each queue has."""
+def errors_row(found: Sequence[LatestError], most: int, counted: Mapping[str, int | None]) -> ErrorsRow:
+    """Group errors, the latest first, of up to ``most`` dead letters of each queue.
+
+    ``counted``: about how many each queue has; it is known where fewer than ``most`` were found.
+    """
     looked = Counter(each.queue for each in found)
+    counted = {**counted, **{queue: number for queue, number in looked.items() if number < most}}
     weights = {queue: max(1.0, (counted.get(queue) or 0) / number) for queue, number in looked.items()}
     groups: dict[tuple[str, str], list[LatestError]] = defaultdict(list)
     for each in in_pieces(found):
-        groups[each.type or _type_of(each.reason), each.place].append(each)
+        groups[each.type or type_of(each.reason), each.place].append(each)
     rows = [_row(*about, these, weights) for about, these in groups.items()]
     rows.sort(key=lambda row: (-row.count, row.type, row.place))
     total = sum(max(counted.get(queue) or 0, number) for queue, number in looked.items())
@@ -56,9 +55,3 @@ def _row(kind: str, place: str, these: Sequence[LatestError], weights: Mapping[s
 def _most(names: Iterable[str]) -> tuple[str, ...]:
     """Return the most frequent of these names."""
     return tuple(name for name, _ in Counter(filter(None, names)).most_common(_MOST_NAMES))
-
-
-def _type_of(reason: str) -> str:
-    """Return what stands for the type of an error whose worker has said only a reason."""
-    found = _TYPE.match(reason)
-    return found[1] if found else _NUMBER.sub("#", reason)[:_SHORT]

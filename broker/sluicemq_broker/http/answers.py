@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import base64
 import codecs
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final
 
 import falcon
 
+from sluicemq.protocol.errors import SluiceError
 from sluicemq.protocol.json_values import dumps
+from sluicemq.protocol.rows import JobPage, plain
 from sluicemq_devices.hub import let_others_run
 
 #: Bytes of one piece of an answer; and bytes of a payload encoded in one turn: each may become six.
 _PIECE: Final = 64 * 1024
 _BYTES: Final = 24 * 1024
+#: Bytes of a page of whole jobs, as they are read.
+_HELD: Final = 2 << 20
 
 
 class Streamed:
@@ -56,6 +60,29 @@ def write(response: falcon.Response, value: Any) -> None:
         response.stream = Streamed(_joined(_parts(value)), held)
     else:
         response.data = _encoded(dumps(value))
+
+
+class Lines(Streamed):
+    """Jobs of a queue as lines of JSON, page by page; ``more(next)`` reads one, and may wait for MongoDB.
+
+    When it fails the answer ends without its last chunk, so that the client knows that lines are missing.
+    """
+
+    def __init__(self, queue: str, first: JobPage, more: Callable[[str], JobPage]) -> None:
+        super().__init__(_lines(queue, first, more), _HELD)
+
+
+def _lines(queue: str, page: JobPage, more: Callable[[str], JobPage]) -> Iterator[bytes]:
+    while True:
+        yield from _joined(
+            part for job in page.jobs for part in (*_parts({"queue": queue, **plain(job)}), "\n")
+        )
+        if page.next is None:
+            return
+        try:
+            page = more(page.next)
+        except SluiceError as error:
+            raise ConnectionAbortedError(str(error)) from error
 
 
 def _large(value: Any) -> int:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from base64 import b64decode
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFramesError
 from sluicemq.protocol.wire import ShownState
-from sluicemq_broker.admin import CHOICE
+from sluicemq_broker.admin import CHOICE, MOST_LISTED
 from sluicemq_broker.runtime import read_options
 from sluicemq_broker.store import DeadLetters
 
-_MOST_LISTED: Final = 200
 Time = Annotated[float, Meta(description="Unix seconds")]
-Limit = Annotated[int, Meta(ge=1, le=_MOST_LISTED, description="how many at most")]
+Limit = Annotated[int, Meta(ge=1, le=MOST_LISTED, description="how many at most")]
 After = Annotated[str, Meta(description="the `next` of the page before")]
 Part = Annotated[str, Meta(description="a part of the last reason")]
+
+
+Error = Annotated[str, Meta(description="the type of the last error; ?: not known")]
+Place = Annotated[str, Meta(description="the function that raised the last error; ?: not known")]
 
 
 class Pausable(StrEnum):
@@ -94,15 +97,18 @@ class EndsQuery(Struct, frozen=True):
 
 
 class DeadQuery(Struct, frozen=True):
-    """Dead letters, chosen by why and when they died."""
+    """Dead letters, chosen by why and when they died, and by kind."""
 
     reason: Part | None = None
     since: Time | None = None
     until: Time | None = None
+    error: Error | None = None
+    place: Place | None = None
+    kind: str | None = None
 
     def which(self) -> DeadLetters:
         """Return the choice; raises BadFrames for a time out of bounds."""
-        given = {"reason": self.reason, "since": self.since, "until": self.until}
+        given = {name: getattr(self, name) for name in wire.OF_DEAD}
         return DeadLetters(**read_options(_given(given), CHOICE, "a choice of dead letters"))
 
 
@@ -191,6 +197,9 @@ class DeadBody(Struct, frozen=True):
     reason: Part | None = None
     since: Time | None = None
     until: Time | None = None
+    error: Error | None = None
+    place: Place | None = None
+    kind: str | None = None
     limit: Annotated[int, Meta(ge=1)] | None = None
 
     def which(self) -> dict[str, Any]:

@@ -24,13 +24,14 @@ from sluicemq.protocol.rows import (
     plain,
 )
 from sluicemq_broker.admin import (
+    MOST_LISTED,
     OF_ON_DEAD,
     OF_REDRIVE,
     View,
     redrive_needs,
     visible_in_turns,
 )
-from sluicemq_broker.http.answers import write
+from sluicemq_broker.http.answers import Lines, write
 from sluicemq_broker.http.handler import CONNECTION
 from sluicemq_broker.http.inputs import (
     CancelBody,
@@ -56,6 +57,7 @@ from sluicemq_broker.security import NOTHING, Effect, Need, Needs, visible
 
 #: Bytes in memory from which on a job is large.
 _LARGE: Final = 256 * 1024
+_LINES: Final = "application/x-ndjson"
 _GET, _POST = Method.GET, Method.POST
 
 
@@ -116,6 +118,20 @@ def _serve_payload(
     response.data = _read_job(of, request, queue, job_id).get("payload", b"")
     response.content_type = "application/octet-stream"
     response.downloadable_as = "payload.bin"
+
+
+def _export(of: Sources, request: falcon.Request, response: falcon.Response, queue: str) -> None:
+    """Answer with dead letters as lines of JSON; each page is read in a turn, and asks again for the right."""
+    which = request.context.query.which()
+
+    def page(after: str | None) -> JobPage:
+        with of.turns.turn(request.env[CONNECTION].served):
+            request.context.ask_again()
+            return of.admin.dead_letters.page(queue, which, MOST_LISTED, after, whole=True)
+
+    response.stream = Lines(queue, page(None), page)
+    response.content_type = _LINES
+    response.downloadable_as = f"{queue}-dead-letters.jsonl"
 
 
 def _of_settings(request: falcon.Request, queue: str) -> list[Need]:
@@ -266,6 +282,11 @@ DEAD_LETTERS: Final = (
         "Why the latest 900 died, the most frequent reasons first", _READS, ReasonsRow,
         do=lambda of, call, queue: of.admin.dead_letters.reasons(queue, call.query.which()),
         query=DeadQuery, former=f"{_OLD_DEAD}/reasons",
+    ),
+    Route(
+        _GET, f"{_DEAD}/export", "dead_letters.iterate",
+        "Dead letters as lines of JSON, the latest first; payloads above 1 MiB are left out", _READS, Any,
+        writes=True, do=_export, query=DeadQuery, media=_LINES,
     ),
     Route(
         _POST, f"{_DEAD}/redrive", "dead_letters.redrive", "Make dead letters ready again, the oldest first",

@@ -94,7 +94,7 @@ class Purge(BulkOperation):
 
 
 class _OfDeadLetters(BulkOperation):
-    """An operation on dead letters, chosen by ids, reason, time of death and number."""
+    """An operation on dead letters, chosen by ids, error, kind, time of death and number."""
 
     resumes = True
     state = State.DEAD
@@ -111,9 +111,13 @@ class _OfDeadLetters(BulkOperation):
         limit: int | None = None,
         since: float | None = None,
         until: float | None = None,
+        error: str | None = None,
+        place: str | None = None,
+        kind: str | None = None,
     ) -> None:
         super().__init__(queues, context, queue, now)
-        self._letters = DeadLetters(None if ids is None else tuple(ids), reason, limit, since, until)
+        of_ids = None if ids is None else tuple(ids)
+        self._letters = DeadLetters(of_ids, reason, limit, since, until, error, place, kind)
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from sluicemq_broker.store.admin.changes import Changes
 from sluicemq_broker.store.admin.collections import COLLECTIONS
 from sluicemq_broker.store.admin.counting import COUNTED_EXACTLY
 from sluicemq_broker.store.admin.damaged import damaged_documents
-from sluicemq_broker.store.admin.dead_letters import DeadLetters
+from sluicemq_broker.store.admin.dead_letters import UNKNOWN, DeadLetters, type_of
 from sluicemq_broker.store.admin.history import HistoryStore, HistorySubject, MinuteCounts, day_of
 from sluicemq_broker.store.admin.incidents import Incident, IncidentStore
 from sluicemq_broker.store.admin.inspector import MOST_CUT, Inspector

@@ -122,6 +122,8 @@ class DeadLetters(_Namespace):
     """Dead letters of a queue: jobs that failed too often, were rejected, or came too late."""
 
     list = Awaited(dead_letters.DeadLetters.list)
+    latest = Awaited(dead_letters.DeadLetters.latest)
+    iterate = Each(dead_letters.DeadLetters.iterate)
     count = Awaited(dead_letters.DeadLetters.count)
     by_reason = Awaited(dead_letters.DeadLetters.by_reason)
     by_error = Awaited(dead_letters.DeadLetters.by_error)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import islice
+from operator import itemgetter
 from time import time
 from typing import Any, Final, TypeVar
 
 import click
 
-from sluicemq.cli.jobs import limit_option, list_jobs, newest_option
+from sluicemq.cli.jobs import in_short, limit_option, list_jobs
 from sluicemq.cli.nouns import Noun
 from sluicemq.cli.operations import carried_out
-from sluicemq.cli.options import timespan
-from sluicemq.cli.output import Invocation, span
+from sluicemq.cli.options import Ago
+from sluicemq.cli.output import CommandClient, Invocation, span
 from sluicemq.dead_letters import DeadLetterChoice
 from sluicemq.protocol.rows import RedriveRow, plain
 from sluicemq.protocol.wire import ShownState
@@ -20,9 +22,8 @@ from sluicemq.protocol.wire import ShownState
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _MOST_SHOWN = 10
-_SECONDS: Final = timespan()
 #: Options that choose dead letters by their properties.
-_COMMON: Final = ("reason", "newer_than", "older_than")
+_COMMON: Final = ("reason", "error", "place", "kind", "newer_than", "older_than")
 
 
 @click.group(cls=Noun)
@@ -30,35 +31,109 @@ def dead_letters() -> None:
     """Look at dead letters, make them ready again, or remove them."""
 
 
-@dead_letters.command("list")
-@click.argument("queue")
-@limit_option
-@newest_option
-@click.pass_obj
-def list_(invocation: Invocation, queue: str, limit: int, *, newest: bool) -> None:
-    """List the dead letters of a QUEUE, oldest first."""
-    list_jobs(invocation, queue, ShownState.DEAD, limit, newest=newest)
-
-
 def _of_time(function: _Function) -> _Function:
     """Add the options that choose dead letters by the time of their death."""
     for option in (
-        click.option("--older-than", type=_SECONDS, metavar="S", help="Those dead for S seconds or longer."),
-        click.option("--newer-than", type=_SECONDS, metavar="S", help="Those dead for S seconds at most."),
+        click.option("--until", "--older-than", "older_than", type=Ago(), metavar="T",
+                     help="Those that died before T: 2h (ago), or 2030-01-31T12:00."),
+        click.option("--since", "--newer-than", "newer_than", type=Ago(), metavar="T",
+                     help="Those that died at T or later: 2h (ago), or 2030-01-31T12:00."),
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+def _of_cause(function: _Function) -> _Function:
+    """Add the options that choose dead letters by why and when they died, and by kind."""
+    for option in (
+        _of_time,
+        click.option("--kind", metavar="NAME", help="Those of this kind."),
+        click.option("--place", metavar="NAME", help="Those raised in this function; ? is none."),
+        click.option("--error", metavar="TYPE", help="Those of this type of error, as in by-error."),
+        click.option("--reason", metavar="TEXT", help="Those with TEXT in their last error."),
     ):
         function = option(function)
     return function
 
 
+@dead_letters.command("list")
+@click.argument("queue", required=False)
+@limit_option
+@_of_cause
+@click.option("--oldest", is_flag=True, help="The oldest first, of one QUEUE.")
+@click.option("--newest", is_flag=True, hidden=True, help="The order without it, too.")
+@click.pass_obj
+def list_(
+    invocation: Invocation, /, queue: str | None, limit: int, *, oldest: bool, newest: bool, **cause: Any
+) -> None:
+    """List dead letters of a QUEUE, or of all queues, the newest first."""
+    which = _which_letters(**cause)
+    if oldest:
+        if queue is None or newest or which:
+            raise click.UsageError("--oldest takes a QUEUE, and no other choice")
+        list_jobs(invocation, queue, ShownState.DEAD, limit)
+        return
+    with invocation.client() as client:
+        found = [
+            (letter.get("ended_at") or 0, {"queue": name, **letter})
+            for name in _with_dead_letters(client, queue)
+            for letter in _latest(client, name, limit + 1, which, whole=invocation.as_json)
+        ]
+        found.sort(key=itemgetter(0), reverse=True)
+        jobs, more = [job for _, job in found[:limit]], len(found) > limit
+        if invocation.as_json:
+            invocation.json({"queue": queue, "state": ShownState.DEAD, "jobs": jobs, "more": more})
+        elif jobs:
+            invocation.table("", in_short(jobs, ShownState.DEAD, time(), ("queue",) if queue is None else ()))
+            if more:
+                invocation.note(f"the newest {limit}: --limit shows more")
+        else:
+            matching = "matching " if which else ""
+            invocation.note(f"no {matching}dead letters{f' in {queue}' if queue else ''}")
+
+
+def _latest(
+    client: CommandClient, queue: str, limit: int, which: dict[str, Any], *, whole: bool
+) -> Iterable[dict[str, Any]]:
+    """Return the latest dead letters that match, with all their fields or with those of a table."""
+    letters = client.sent.dead_letters
+    found: Iterable[dict[str, Any]] = (
+        islice(letters.iterate(queue, **which), limit) if whole else letters.latest(queue, limit, **which)
+    )
+    return found
+
+
+def _with_dead_letters(client: CommandClient, queue: str | None) -> list[str]:
+    """Return a queue, or the queues with dead letters that the client may read."""
+    if queue is not None:
+        return [queue]
+    return [row["name"] for row in client.sent.queues.list() if row.get("dead")]
+
+
+@dead_letters.command()
+@click.argument("queue", required=False)
+@_of_cause
+@click.pass_obj
+def export(invocation: Invocation, /, queue: str | None, **cause: Any) -> None:
+    """Write dead letters of a QUEUE, or of all queues, as lines of JSON, the newest first.
+
+    A payload that is no text is {"base64": ...}. One above 1 MiB is left out; jobs show has it.
+    """
+    which = _which_letters(**cause)
+    with invocation.client() as client:
+        for name in _with_dead_letters(client, queue):
+            for letter in client.sent.dead_letters.iterate(name, **which):
+                invocation.json({"queue": name, **letter})
+
+
 @dead_letters.command()
 @click.argument("queue")
-@_of_time
-@click.option("--reason", metavar="TEXT", help="Those with TEXT in their last error.")
+@_of_cause
 @click.pass_obj
-def count(invocation: Invocation, /, queue: str, *, reason: str | None, **times: float | None) -> None:
+def count(invocation: Invocation, /, queue: str, **cause: Any) -> None:
     """Count the dead letters of a QUEUE."""
     with invocation.client() as client:
-        found = client.dead_letters.count(queue, reason=reason, **_moments(**times))
+        found = client.dead_letters.count(queue, **_which_letters(**cause))
     about = "" if found.exact else "about "
     invocation.result(f"{about}{found.count}", queue=queue, count=found.count, exact=found.exact)
 
@@ -115,8 +190,7 @@ def _which(function: _Function) -> _Function:
     """Add the arguments and options that choose dead letters."""
     for option in (
         click.option("--limit", type=click.IntRange(1), metavar="N", help="At most N, the oldest."),
-        _of_time,
-        click.option("--reason", metavar="TEXT", help="Those with TEXT in their last error."),
+        _of_cause,
         click.option("--all", "everything", is_flag=True, help="All of them."),
         click.argument("ids", metavar="[ID]...", nargs=-1),
         click.argument("queue"),
@@ -170,20 +244,20 @@ def discard(invocation: Invocation, /, queue: str, ids: tuple[str, ...], *, yes:
     )
 
 
-def _chosen(
-    ids: tuple[str, ...],
-    *,
-    everything: bool,
-    reason: str | None,
-    newer_than: float | None,
-    older_than: float | None,
-    limit: int | None,
-) -> DeadLetterChoice:
-    common = reason is not None or newer_than is not None or older_than is not None
-    if bool(ids) + common + everything != 1:
-        raise click.UsageError("give IDs, or --reason, --newer-than and --older-than, or --all")
-    times = _moments(newer_than, older_than)
-    return DeadLetterChoice(reason=reason, limit=limit, since=times["since"], until=times["until"])
+def _chosen(ids: tuple[str, ...], *, everything: bool, limit: int | None, **cause: Any) -> DeadLetterChoice:
+    which = _which_letters(**cause)
+    if bool(ids) + bool(which) + everything != 1:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in _COMMON)
+        raise click.UsageError(f"give IDs, or some of {options}, or --all")
+    return DeadLetterChoice(**which, limit=limit)  # type: ignore[no-any-return,typeddict-item]
+
+
+def _which_letters(
+    *, newer_than: float | None, older_than: float | None, **cause: str | None
+) -> dict[str, Any]:
+    """Return what of a choice of dead letters is given."""
+    given = {**cause, **_moments(newer_than, older_than)}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _moments(newer_than: float | None, older_than: float | None) -> dict[str, float | None]:

@@ -148,7 +148,7 @@ def list_jobs(invocation: Invocation, queue: str, state: str, limit: int, *, new
         if invocation.as_json:
             invocation.json({"queue": queue, "state": state, "jobs": found, "more": there > len(found)})
         elif found:
-            invocation.table("", _in_short(found, state, time()))
+            invocation.table("", in_short(found, state, time()))
             if there > len(found):
                 why = (
                     "--limit shows more" if len(found) == limit else "more are too large to be shown at once"
@@ -191,7 +191,7 @@ def show_job(invocation: Invocation, queue: str, job: Mapping[str, Any], *, payl
     if errors:
         invocation.result(" ")
         invocation.table("errors", [_failure(each, _columns(errors)) for each in errors])
-        _show_traceback(invocation, errors)
+        _show_lines(invocation, errors)
     for name in _BODIES:
         if job.get(name):
             invocation.result(" ")
@@ -204,9 +204,13 @@ def _without_payload(job: Mapping[str, Any]) -> dict[str, Any]:
     return {**{key: value for key, value in job.items() if key != "payload"}, **size}
 
 
-def _in_short(jobs: Sequence[Mapping[str, Any]], state: str, now: float) -> list[dict[str, Any]]:
-    """Return the most important fields of a job; empty columns are left out."""
-    return without_empty([_row(job, state, now) for job in jobs])
+def in_short(
+    jobs: Sequence[Mapping[str, Any]], state: str, now: float, before: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """Return the most important fields of a job, those of ``before`` first; empty columns are left out."""
+    return without_empty(
+        [{**{name: job.get(name) for name in before}, **_row(job, state, now)} for job in jobs]
+    )
 
 
 def without_empty(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -222,6 +226,7 @@ def _row(job: Mapping[str, Any], state: str, now: float) -> dict[str, Any]:
     return {
         "id": job.get("id"),
         "state": job.get("state") if job.get("state") != state else None,
+        "kind": job.get("kind"),
         "attempts": job.get("attempts"),
         "age": None if created is None else span(now - created),
         "ended": None if ended is None else f"{span(now - ended)} ago",
@@ -230,7 +235,7 @@ def _row(job: Mapping[str, Any], state: str, now: float) -> dict[str, Any]:
         "headers": job.get("headers"),
         "payload": _beginning(job, "payload"),
         "result": _beginning(job, "result"),
-        "last error": errors[-1].get("reason"),
+        "last error": _first_line(errors[-1].get("reason")),
     }
 
 
@@ -256,20 +261,33 @@ def _value(key: str, value: Any, now: float) -> Any:
 def _failure(error: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
     """Return a failed attempt as a line of a table; what ``worker`` and ``reason`` say is not repeated."""
     row = {key: shown("_at", error[key]) if key == "at" else error.get(key) or None for key in columns}
+    row["reason"] = _first_line(error.get("reason"))
     if "began_at" in row:
         began = row.pop("began_at")
         row["took"] = took(error["at"] - began) if began and error.get("at") else None
     return row
 
 
-def _show_traceback(invocation: Invocation, errors: Sequence[Mapping[str, Any]]) -> None:
-    """Show the latest traceback, line by line."""
-    latest = next((each for each in reversed(errors) if each.get("traceback")), None)
-    if latest is not None:
-        invocation.result(" ")
-        invocation.result(f"traceback of attempt {latest.get('attempt')}:")
-        for line in str(latest["traceback"]).splitlines():
-            invocation.result(line)
+def _first_line(reason: Any) -> Any:
+    """Return the first line of a reason, which may be a traceback, for a table."""
+    if not isinstance(reason, str):
+        return reason or None
+    first, _, more = reason.strip().partition("\n")
+    return f"{first} …" if more else first
+
+
+def _show_lines(invocation: Invocation, errors: Sequence[Mapping[str, Any]]) -> None:
+    """Show the latest traceback, or reason of several lines, line by line."""
+    for latest in reversed(errors):
+        reason = str(latest.get("reason") or "")
+        text = latest.get("traceback") or (reason if "\n" in reason.strip() else "")
+        if text:
+            invocation.result(" ")
+            what = "traceback" if latest.get("traceback") else "error"
+            invocation.result(f"{what} of attempt {latest.get('attempt')}:")
+            for line in str(text).splitlines():
+                invocation.result(line)
+            return
 
 
 #: What the worker's name and the reason say already, and what takes many lines.

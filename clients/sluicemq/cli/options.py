@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from datetime import datetime
+from time import time
 from typing import Any, Final, TypeVar
 
 import click
@@ -67,6 +70,18 @@ def timespan(least: float = 0.0, *, above: bool = False) -> Ruled:
     """Return a parameter type for a span of time, as 90, 90s or 1h30m; ``above``: more than the least."""
     expected = f"seconds, {'more than' if above else 'at least'} {least:g}, at most ten years"
     return Ruled(duration(least, TEN_YEARS, expected, above=above), "seconds")
+
+
+class Ago(click.ParamType[float]):
+    """A moment, as seconds before now: a span as 2h, or a date and time as 2030-01-31T12:00."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the seconds; a time without a zone is local."""
+        with suppress(ValueError):
+            return time() - datetime.fromisoformat(str(value)).timestamp()
+        return float(timespan().convert(value, param, ctx))
 
 
 _BYTES: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
-from typing import Unpack
+from typing import Any, Final, Unpack
 
 from sluicemq.arguments import checked
 from sluicemq.dead_letters import DeadLetterChoice, Moment, described
@@ -13,6 +13,10 @@ from sluicemq.namespaces.namespace import Namespace
 from sluicemq.operation import Operation
 from sluicemq.protocol import wire
 from sluicemq.protocol.rows import CountRow, ErrorsRow, JobRow, ReasonRow, RedriveRow
+from sluicemq.steps import Ask, Finds, Found, Steps
+
+#: Dead letters of one answer, at most.
+_PAGE: Final = 200
 
 
 @checked()
@@ -34,6 +38,71 @@ class DeadLetters(Namespace):
             builtins.list[JobRow], wire.PEEK, queue, wire.ShownState.DEAD, count, *options
         )
 
+    def latest(
+        self,
+        queue: str,
+        limit: int = 10,
+        *,
+        reason: str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        error: str | None = None,
+        place: str | None = None,
+        kind: str | None = None,
+    ) -> builtins.list[JobRow]:
+        """Return the latest dead letters of a queue that match, the latest first, with small payloads only.
+
+        ``error`` and ``place``: as :meth:`by_error` names them, ``"?"``: not known. Older brokers refuse it
+        (:class:`~sluicemq.BadFramesError`).
+        """
+        which = DeadLetterChoice(reason=reason, since=since, until=until, error=error, place=place, kind=kind)
+        return self._calls.run(self._latest(queue, limit, which))
+
+    def iterate(
+        self,
+        queue: str,
+        *,
+        reason: str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        error: str | None = None,
+        place: str | None = None,
+        kind: str | None = None,
+    ) -> Iterator[JobRow]:
+        """Yield all dead letters that match, the latest first, with all their fields; a page at a time.
+
+        Chosen as by :meth:`latest`. A payload above 1 MiB is left out: ``client.jobs.get`` has it.
+        """
+        which = DeadLetterChoice(reason=reason, since=since, until=until, error=error, place=place, kind=kind)
+        return self._calls.each(self._all(queue, which))
+
+    def _latest(self, queue: str, limit: int, which: DeadLetterChoice) -> Steps[builtins.list[JobRow]]:
+        found: builtins.list[JobRow] = []
+        after: str | None = None
+        while True:
+            page = yield from self._page(queue, wire.LETTERS, which, after, min(limit - len(found), _PAGE))
+            found += self._calls.converted(builtins.list[JobRow], page["jobs"])
+            after = page["next"]
+            if after is None or len(found) >= limit:
+                return found
+
+    def _all(self, queue: str, which: DeadLetterChoice) -> Finds:
+        after: str | None = None
+        while True:
+            page = yield from self._page(queue, wire.WHOLE, which, after, _PAGE)
+            for letter in self._calls.converted(builtins.list[JobRow], page["jobs"]):
+                yield Found(letter)
+            after = page["next"]
+            if after is None:
+                return
+
+    def _page(
+        self, queue: str, what: str, which: DeadLetterChoice, after: str | None, limit: int
+    ) -> Steps[dict[str, Any]]:
+        about = {**described(None, which), "limit": limit, **({"after": after} if after else {})}
+        page: dict[str, Any] = yield Ask(wire.DEAD, (queue, what, about))
+        return page
+
     def count(
         self,
         queue: str,
@@ -41,12 +110,15 @@ class DeadLetters(Namespace):
         reason: str | None = None,
         since: Moment | None = None,
         until: Moment | None = None,
+        error: str | None = None,
+        place: str | None = None,
+        kind: str | None = None,
     ) -> CountRow:
-        """Return how many dead letters there are with this text in their last error, or of this time.
+        """Return how many dead letters match, chosen as by :meth:`latest`.
 
         ``exact`` is false where it took too long to count them, and the number is estimated.
         """
-        which = DeadLetterChoice(reason=reason, since=since, until=until)
+        which = DeadLetterChoice(reason=reason, since=since, until=until, error=error, place=place, kind=kind)
         return self._calls.read(CountRow, wire.DEAD, queue, wire.COUNT, described(None, which))
 
     def by_reason(
@@ -82,10 +154,11 @@ class DeadLetters(Namespace):
     ) -> Operation[RedriveRow]:
         """Make dead letters ready again, the oldest first, in their queue or in the queue ``to``.
 
-        All of them, or those with ``ids`` (1,000 at most), or those that match ``reason``, ``since``,
-        ``until`` and ``limit`` (:class:`~sluicemq.DeadLetterChoice`). Attempts and time to live begin again,
-        the history stays. The outcome says how many were ``moved``, how many that match are ``left``, and
-        which were ``refused`` (some of them). A job that dies again meanwhile is not redriven twice.
+        All of them, or those with ``ids`` (1,000 at most), or those that match a
+        :class:`~sluicemq.DeadLetterChoice`, such as a ``reason`` or an ``error``. Attempts and time to live
+        begin again, the history stays. The outcome says how many were ``moved``, how many that match are
+        ``left``, and which were ``refused`` (some of them). A job that dies again meanwhile is not redriven
+        twice.
 
         ``wait``: seconds until the operation is returned while it goes on; None: shortly before the client's
         time-out.

@@ -57,6 +57,8 @@ _TABLE: Final[dict[str, _Rows]] = {
     ),
     "dead_letters": (
         ("list", "PEEK", "list"),
+        ("latest", "DEAD", "-"),
+        ("iterate", "DEAD", "export"),
         ("count", "DEAD", "count"),
         ("by_reason", "DEAD", "by-reason"),
         ("by_error", "ERRORS", "by-error"),

@@ -88,9 +88,12 @@ From the client::
                                                            error; limit: how many at most
     DISCARD [n, queue, {ids?, reason?, limit?, since?, until?}, wait]
                                                         -> number of dead letters removed
-    DEAD    [n, queue, what, {reason?, since?, until?}] -> about dead letters; ``count`` -> {count, exact};
+    DEAD    [n, queue, what, {reason?, since?, until?, error?, place?, kind?, limit?, after?}]
+                                                        -> about dead letters; ``count`` -> {count, exact};
                                                            ``reasons`` of the latest -> {reasons:
-                                                           [{reason, count}, ...]}, the frequent first
+                                                           [{reason, count}, ...]}, the frequent first;
+                                                           ``list``, ``whole`` -> {jobs, next|nil}, the latest
+                                                           first, from ``after``, the next of the page before
     ERRORS  [n, queue|nil]                              -> {errors: [{type, place, count, ...}, ...], looked,
                                                            dead}: of the latest dead letters
     TASKS   [n]                                         -> [{id, kind, queue, state, done, total|nil, ...},
@@ -328,6 +331,10 @@ END: Final = "stop"
 #: What a DEAD asks of dead letters.
 COUNT: Final = "count"
 REASONS: Final = "reasons"
+LETTERS: Final = "list"
+WHOLE: Final = "whole"
+#: Options that choose dead letters which are looked at, or changed.
+OF_DEAD: Final = ("reason", "since", "until", "error", "place", "kind")
 
 
 #: States of a task.

@@ -38,6 +38,7 @@ from sluicemq_broker.doors import (
 from sluicemq_broker.job import State
 from sluicemq_broker.queue import Delivery, check_headers
 from sluicemq_broker.security import plain
+from sluicemq_broker.store import UNKNOWN, type_of
 
 if TYPE_CHECKING:
     from sluicemq.testing.broker import MemoryBroker
@@ -337,6 +338,8 @@ class Session:
         _, _, every = self._dead(fields, 2)
         if what == wire.COUNT:
             return {"count": len(every), "exact": True}
+        if what in (wire.LETTERS, wire.WHOLE):
+            return {"jobs": [each.row(self._queues.clock.now()) for each in reversed(every)], "next": None}
         reasons = Counter(each.reason for each in every)
         return {"reasons": [{"reason": reason, "count": count} for reason, count in reasons.most_common()]}
 
@@ -374,6 +377,9 @@ class Session:
             if (ids is None or each.job.id in ids)
             and reason in each.reason
             and since <= (each.ended_at or 0) <= until
+            and which.get("error") in (None, type_of(each.reason) or UNKNOWN)
+            and which.get("place") in (None, UNKNOWN)  # these workers say only a reason
+            and which.get("kind") in (None, each.job.kind)
         ]
         return queue, every[: which.get("limit")], every
 

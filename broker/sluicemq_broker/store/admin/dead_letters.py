@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
@@ -34,8 +35,35 @@ _IN_PART: Final[Document] = {
 }
 
 
+#: Stands for an error or a place that no worker has said.
+UNKNOWN: Final = "?"
+#: The type at the beginning of a reason, as in ``KeyError: 'name'``.
+_TYPE: Final = re.compile(r"([A-Za-z_][\w.]{0,99}): ")
+_NUMBER: Final = re.compile(r"\d+", re.ASCII)
+#: Characters of a reason that stand for the type of an error.
+_SHORT: Final = 80
+
+
+def type_of(reason: str) -> str:
+    """Return what stands for the type of an error whose worker has said only a reason."""
+    found = _TYPE.match(reason)
+    return found[1] if found else _NUMBER.sub("#", reason)[:_SHORT]
+
+
+def _reasons_of(error: str) -> str:
+    """Return the regular expression of all reasons of which :func:`type_of` makes this error."""
+    if error in ("", UNKNOWN):
+        return rf"^\{UNKNOWN}?\z"
+    numbers_apart = [re.escape(part).replace("\0", "\\x00") for part in error.split("#")]
+    alike = r"(?:\d++|#)".join(numbers_apart) + ("" if len(error) >= _SHORT else r"\z")
+    typed = f"{numbers_apart[0]}: |" if _TYPE.fullmatch(f"{error}: ") else ""
+    return f"^(?:{typed}{alike})"
+
+
 class DeadLetters(NamedTuple):
     """A choice of dead letters, the oldest first: all, or of these ids, or with a text in their last reason.
+
+    ``error`` and ``place``: what was raised last, and in which function (:data:`UNKNOWN`: not said).
 
     ``since`` and ``until``: those that died from then on, and before then, in Unix seconds. With ``unasked``,
     dead letters for whose result somebody waits are left out if they died after it, and so are children whose
@@ -48,6 +76,9 @@ class DeadLetters(NamedTuple):
     limit: int | None = None
     since: float | None = None
     until: float | None = None
+    error: str | None = None
+    place: str | None = None
+    kind: str | None = None
     unasked: float | None = None
     free_at: float | None = None
 
@@ -127,4 +158,27 @@ def _conditions(choice: DeadLetters) -> list[Document]:
     if choice.reason is not None:  # of the last failure; an expression, so that no character is special
         last = {"$ifNull": [{"$last": "$errors.reason"}, ""]}
         conditions.append({"$gte": [{"$indexOfCP": [last, {"$literal": choice.reason}]}, 0]})
+    if choice.kind is not None:
+        conditions.append({"$eq": ["$kind", {"$literal": choice.kind}]})
+    if choice.error is not None or choice.place is not None:
+        conditions.append({"$let": {"vars": {"last": LAST}, "in": {"$and": _raised(choice)}}})
+    return conditions
+
+
+#: The last entry of a history, of documents whose history is no array, too.
+LAST: Final = {"$cond": [{"$isArray": "$errors"}, {"$last": "$errors"}, None]}
+
+
+def _raised(choice: DeadLetters) -> list[Document]:
+    """Return the conditions for the last failure: what was raised, and in which function."""
+    conditions: list[Document] = []
+    if choice.error is not None:
+        reason = {"$cond": [is_a("$last.reason", "string"), "$$last.reason", ""]}
+        named = {"$not": [{"$in": [{"$ifNull": ["$$last.type", ""]}, [""]]}]}
+        typed = {"$eq": ["$$last.type", {"$literal": choice.error}]}
+        alike = {"$regexMatch": {"input": reason, "regex": _reasons_of(choice.error)}}
+        conditions.append({"$cond": [named, typed, alike]})
+    if choice.place is not None:
+        place = "" if choice.place == UNKNOWN else choice.place
+        conditions.append({"$eq": [{"$ifNull": ["$$last.place", ""]}, {"$literal": place}]})
     return conditions

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from sluicemq_broker.store.admin.dead_letters import DeadLetters, chosen
+from sluicemq_broker.store.admin.dead_letters import LAST, DeadLetters, chosen
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.jobs.documents import collection
@@ -14,7 +14,6 @@ from sluicemq_broker.store.jobs.index_models import ENDED_INDEX
 from sluicemq_broker.store.values import Document, seconds
 
 _REASON: Final = 200  # characters
-_LAST: Final = {"$cond": [{"$isArray": "$errors"}, {"$last": "$errors"}, None]}
 
 
 class LatestError(NamedTuple):
@@ -57,7 +56,7 @@ def _steps(queue: str, each: int, now: float) -> list[Document]:
         {"$match": chosen(DeadLetters(), now)},
         {"$sort": {"ended_at": -1}},
         {"$limit": each},
-        {"$project": {"ended_at": 1, "kind": 1, "queue": {"$literal": queue}, "last": _LAST}},
+        {"$project": {"ended_at": 1, "kind": 1, "queue": {"$literal": queue}, "last": LAST}},
     ]
 
 

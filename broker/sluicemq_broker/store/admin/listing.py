@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from heapq import nsmallest
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from pymongo.errors import ExecutionTimeout
@@ -36,6 +37,9 @@ from sluicemq_devices.hub import let_others_run
 _AT_ONCE: Final = 20
 #: Bytes of payloads that are shown in a page, at most.
 _SMALL: Final = 256
+#: Bytes of whole jobs in a page, about; and of one without its payload: its history and tracebacks.
+_MOST_WHOLE: Final = 1 << 20
+_ALL_ELSE: Final = 8 << 10
 #: Milliseconds for a count, before a sample estimates it, and for each sample. A random sample of documents
 #: that are in no cache takes seconds, so a smaller one follows, then the latest jobs.
 _MOST_MS: Final = 50
@@ -141,11 +145,21 @@ class Listing:
         return JobPage([row for _, rows in found for row in rows], place)
 
     def ended(
-        self, queue: str, state: str, choice: DeadLetters, limit: int, after: Place | None, now: float
+        self,
+        queue: str,
+        state: str,
+        choice: DeadLetters,
+        limit: int,
+        after: Place | None,
+        now: float,
+        *,
+        whole: bool = False,
     ) -> JobPage:
         """Return jobs that are done or dead, of a choice, the latest first.
 
         A page may have fewer than ``limit``, even none, and go on nevertheless: others had another reason.
+        ``whole``: with all fields, as many as are about a MiB, and at least one; payloads above that are left
+        out.
         """
         jobs, place = self._jobs(queue), _ended_place(after)
         found: list[Document] = []
@@ -156,11 +170,13 @@ class Listing:
                 place = window.end
                 if place is None or len(found) > limit:
                     break
-        if len(found) > limit:
-            last = found[limit - 1]
+        most = _few_enough(found[:limit]) if whole else limit
+        if len(found) > most:
+            last = found[most - 1]
             place = _Ended(last["ended_at"], last["_id"])
         next_ = None if place is None else [milliseconds(place.at), place.job_id]
-        return JobPage([listed(document, state) for document in found[:limit]], next_)
+        rows = _whole(jobs, state, found[:most]) if whole else found[:most]
+        return JobPage([listed(document, state) for document in rows], next_)
 
     def with_ids(self, queue: str, beginning: str, limit: int, now: float, *, last: bool = False) -> JobPage:
         """Return jobs of any state whose id begins so, by their ids.
@@ -229,6 +245,23 @@ class Listing:
 
     def _jobs(self, queue: str) -> Jobs:
         return self._database[collection(queue)]
+
+
+def _few_enough(found: Sequence[Document]) -> int:
+    """Return how many of these, at least one, are about :data:`_MOST_WHOLE` bytes."""
+    sizes = [_ALL_ELSE + min(job.get("payload_bytes", 0), _MOST_WHOLE) for job in found]
+    return max(1, len([size for size in accumulate(sizes) if size <= _MOST_WHOLE]))
+
+
+def _whole(jobs: Jobs, state: str, found: Sequence[Document]) -> list[Document]:
+    """Return these jobs with all their fields, in this order; those that have left meanwhile are left out."""
+    fits = {"$lte": [_SIZE, _MOST_WHOLE]}
+    payload = {"$cond": [_IS_BINARY, {"$cond": [fits, "$payload", "$$REMOVE"]}, "$$REMOVE"]}
+    these = {"_id": {"$in": [job["_id"] for job in found]}, "state": state}
+    with translated():
+        steps = [{"$match": these}, {"$set": {"payload_bytes": LISTED["payload_bytes"], "payload": payload}}]
+        read = {job["_id"]: job for job in jobs.aggregate(steps, hint=BY_ID)}
+    return [read[job["_id"]] for job in found if job["_id"] in read]
 
 
 class _Window:
