@@ -399,6 +399,46 @@ def test_dead_letters_are_redriven_and_deleted_with_their_count_before(
 
 
 @_full
+def test_the_letters_of_one_error_are_counted_redriven_and_exported(
+    dashboard: Dashboard, jobs: OwnQueue
+) -> None:
+    error = f"Lost_{re.sub('[^a-z0-9]', '_', jobs.queue)}"
+    kill(jobs, "a", "b", reason=f"{error}: no such address")
+    kill(jobs, "c", reason="disk full")
+    page = dashboard.show("dead")
+    dashboard.log_in()
+    form = page.get_by_role("dialog")
+    page.get_by_role("button", name=re.compile("^Redrive sluicemq.protocol.errors.Reject")).click()
+    expect(form).to_contain_text(f"3 in {jobs.queue}")
+    page.keyboard.press("Escape")
+    # And of one queue, by a part of what is chosen, which stands in the address
+    row = page.get_by_role("region", name="By error, over all queues").locator("tr", has_text=jobs.queue)
+    row.get_by_role("link", name=jobs.queue, exact=True).click()
+    expect(page.get_by_text("3 dead letters match")).to_be_visible()
+    page.get_by_label("Reason has").fill(error)
+    expect(page.get_by_text("2 dead letters match")).to_be_visible()
+    page.get_by_label("Died from").fill("2026-01-01T00:00")
+    page.get_by_label("Kind").fill("none")
+    expect(page.get_by_text("0 dead letters match")).to_be_visible()
+    page.get_by_label("Kind").fill("")
+    expect(page.get_by_text("2 dead letters match")).to_be_visible()
+    page.get_by_role("link", name="a", exact=True).click()
+    expect(page.locator(".title .badge")).to_have_text("dead")
+    page.go_back()
+    expect(page.get_by_label("Died from")).to_have_value("2026-01-01T00:00")
+    expect(page.get_by_text("2 dead letters match")).to_be_visible()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Export").click()
+    lines = download.value.path().read_text().splitlines()
+    assert {json.loads(line)["id"] for line in lines} == {"a", "b"}
+    page.get_by_role("button", name="All errors").click()
+    page.get_by_role("button", name="Redrive all that match").click()
+    form.get_by_role("button", name="Redrive").click()
+    expect(page.get_by_text("0 dead letters match")).to_be_visible()
+    assert set(jobs.ids("ready")) == {"a", "b"}
+
+
+@_full
 def test_a_queue_whose_jobs_die_is_red_and_what_happened_names_it(
     dashboard: Dashboard, jobs: OwnQueue
 ) -> None:

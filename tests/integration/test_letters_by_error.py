@@ -58,12 +58,12 @@ def test_each_error_of_the_groups_chooses_as_many_as_were_counted(client: Client
     for queue in ("mail", "plain"):
         errors = client.dead_letters.by_error(queue).errors
         assert errors
-        for letter in errors:
+        for group in errors:
             found = client.dead_letters.latest(queue, error=group.type, place=group.place or "?")
             assert len(found) == group.count, group
             assert client.dead_letters.count(queue, error=group.type).count >= group.count
     timed_out = type_of(REASONS[0])
-    assert {group.id for group in client.dead_letters.latest("plain", error=timed_out)} == {"p-0", "p-1"}
+    assert {letter.id for letter in client.dead_letters.latest("plain", error=timed_out)} == {"p-0", "p-1"}
     assert [letter.id for letter in client.dead_letters.latest("plain", error="a#b")] == ["p-4"]
     assert client.dead_letters.latest("plain", error="disk (a+b) full: sda", place="nowhere") == []
 

@@ -121,7 +121,7 @@ def _serve_payload(
 
 
 def _export(of: Sources, request: falcon.Request, response: falcon.Response, queue: str) -> None:
-    """Answer with dead letters as lines of JSON; each page is read in a turn, and asks again for the right."""
+    """Answer with dead letters as lines of JSON; a page is read in a turn, and asks for the right again."""
     which = request.context.query.which()
 
     def page(after: str | None) -> JobPage:

@@ -28,6 +28,8 @@ export async function post(path, body = {}) {
 
 export const payloadAddress = (queue, id) => `${BASE}/queues/${enc(queue)}/jobs/${enc(id)}/payload`;
 
+export const exportAddress = (queue, choice) => `${BASE}/queues/${enc(queue)}/dead-letters/export?${new URLSearchParams(choice)}`;
+
 async function reach(address, options) {
   try {
     return await fetch(address, options);

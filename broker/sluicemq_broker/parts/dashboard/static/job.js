@@ -134,7 +134,7 @@ function family(queue, id, { parent, children, joined, group }) {
     parent && ["Parent", [h("a", { href: jobAddress(parent.queue, parent.id), class: "mono" }, parent.id), ` in ${parent.queue}`]],
     children && ["Children", [`${count(children.left)} of ${count(children.total)} have not ended; see `, (children.queues?.length ? children.queues : [queue]).map((name, at) => [at ? ", " : "", of(name, `${id}.`)])]],
     ...(joined || []).filter((each) => each.error).slice(0, 10).map((each) => ["Child failed", [h("span", { class: "mono" }, each.id), `: ${each.error}`]]),
-    group && ["Group", group],
+    group && ["Group", h("a", { href: `#/find?${new URLSearchParams({ queue, group })}` }, group)],
   ].filter(Boolean);
   return lines.length ? card("What belongs to it", { body: h("dl", { class: "facts" }, lines.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])) }) : null;
 }

@@ -23,11 +23,12 @@ export function jobColumns(queue, { chosen = null, onchoose = () => {}, state = 
       box.checked = chosen.has(job.id);
       return box;
     } },
-    { title: "Job", kind: "name", cell: (job) => h("a", { href: jobAddress(queue, job.id), class: "mono" }, job.id) },
+    { title: "Job", kind: "name", cell: (job) => h("a", { href: jobAddress(queue, job.id), class: "mono id", title: job.id }, job.id) },
     state && { title: "State", cell: (job) => job.state },
     { title: "What", kind: "grow", cell: (job) => {
       const reason = lastReason(job);
-      return h("div", { class: "preview", title: reason || null }, [job.kind, words(job.payload), reason].filter(Boolean).join(" · "));
+      const about = [job.kind, words(job.payload)].filter(Boolean).join(" · ");
+      return h("div", {}, reason ? h("div", { class: "preview reason", title: reason }, reason) : null, about || !reason ? h("div", { class: "preview" }, about) : null);
     } },
     { title: "When", cell: (job) => ago(job.ended_at ?? (job.state === "scheduled" ? job.eligible_at : job.reserved_at ?? job.created_at), now()) },
     { title: "Attempts", num: true, more: true, cell: (job) => count(job.attempts ?? 0) },
