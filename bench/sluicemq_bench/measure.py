@@ -60,14 +60,14 @@ def measure(programs: Programs, watch: Watch, ready: Callable[[], None] = lambda
         ready()
         meter, timeline = Meter(programs.pids), Timeline()
 
-        def look(seconds: float, done: int) -> None:
+        def report(seconds: float, done: int) -> None:
             meter.read()
             timeline.add(seconds, done)
             watch.at(done)
             _end_workers(programs.plan, counts, producers, seconds)
 
         counted = counts.produced if programs.producers_count else counts.worked
-        start = carry_out([workers, producers], counted, look)
+        start = carry_out([workers, producers], counted, report)
         meter.read()
         found = [workers.results(), producers.results()]
         deciding = found[1] if programs.producers_count else found[0]
@@ -75,7 +75,7 @@ def measure(programs: Programs, watch: Watch, ready: Callable[[], None] = lambda
 
 
 def carry_out(
-    groups: Sequence[Processes], counted: Callable[[], int], look: Callable[[float, int], None]
+    groups: Sequence[Processes], counted: Callable[[], int], report: Callable[[float, int], None]
 ) -> int:
     """Start groups and watch them until all have ended; returns when they started, in monotonic ns."""
     for process in groups:
@@ -87,7 +87,7 @@ def carry_out(
     while not all([process.ended() for process in groups]):  # noqa: C419 - each must check whether it has failed
         time.sleep(_LOOK)
         done = counted()
-        look((monotonic_ns() - start) / SECOND, done)
+        report((monotonic_ns() - start) / SECOND, done)
         stall.at(done)
     return start
 

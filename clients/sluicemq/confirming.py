@@ -32,7 +32,7 @@ class Confirming(LongLived, Generic[R]):
     """Sends over one connection, which each process has for itself; ``window`` bounds what is unconfirmed.
 
     A subclass creates its role in :meth:`_begin`, counts what it sends (:meth:`_count`, once there is room),
-    and reports each outcome: :meth:`_free`, or :meth:`_free_when_heard` where user code hears of it.
+    and reports each outcome: :meth:`_free`, or :meth:`_free_when_run` where user code hears of it.
     """
 
     #: Nouns and verb of messages: what is sent, how, and by whom.
@@ -185,12 +185,12 @@ class Confirming(LongLived, Generic[R]):
         except BaseException:  # noqa: BLE001 - others must get their reports nevertheless
             complain("on_refused failed: %s", self._named(receipt), level=logging.ERROR)
 
-    def _free_when_heard(self, count: int, size: int, hear: Callable[..., None], *args: Any) -> None:
-        """Count as :meth:`_free` does, once user code, which ``hear(*args)`` calls, has heard of it."""
+    def _free_when_run(self, count: int, size: int, run: Callable[..., None], *args: Any) -> None:
+        """Count as :meth:`_free` does, once user code, which ``run(*args)`` calls, has heard of it."""
 
-        def heard() -> None:
+        def run_and_free() -> None:
             try:
-                hear(*args)
+                run(*args)
             finally:
                 with self._lock:
                     self._unheard = self._unheard.less(count, size)
@@ -199,7 +199,7 @@ class Confirming(LongLived, Generic[R]):
         with self._lock:
             self._unheard = self._unheard.less(-count, -size)
             self._room.notify_all()  # a callback may wait for room
-        self._connection.call_back(heard)
+        self._connection.call_back(run_and_free)
 
     def _free(self, count: int, size: int) -> None:
         """Count ``count`` as confirmed or refused, of ``size`` bytes together."""

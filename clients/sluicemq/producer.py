@@ -381,7 +381,7 @@ class Producer(Confirming[PushReceipt]):
             for receipt in batch:
                 receipt._settle()
         if heard:
-            self._free_when_heard(len(batch), size, self._report, batch, refused, time_ns())
+            self._free_when_run(len(batch), size, self._report, batch, refused, time_ns())
         else:
             self._free(len(batch), size)
 

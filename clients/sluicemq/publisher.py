@@ -146,7 +146,7 @@ class Publisher(Confirming[PublishReceipt]):
                 heard = self._add_refusal(message, error)
                 message._settle(0, error)
         if error is not None and heard:
-            self._free_when_heard(len(messages), size, self._report, messages, error)
+            self._free_when_run(len(messages), size, self._report, messages, error)
         else:
             self._free(len(messages), size)
 

@@ -111,7 +111,7 @@ def watermark_of(start: Start, number_since: Callable[[Start], int] | None = Non
     return int(start._value) - (start._name == "at")
 
 
-def behind(watermark: int | None) -> Start | None:
+def start_behind(watermark: int | None) -> Start | None:
     """Return the start behind a message, for the numbers that 0.3 took; None of None."""
     if watermark is None:
         return None

@@ -26,7 +26,7 @@ from sluicemq.protocol.errors import (
 from sluicemq.protocol.names import KIND_RULE, QUEUE_NAME_RULE, is_kind, is_queue_name
 from sluicemq.protocol.readable import said
 from sluicemq.reader import Reader
-from sluicemq.start import OLDEST, Start, StartArgument, behind, watermark_of
+from sluicemq.start import OLDEST, Start, StartArgument, start_behind, watermark_of
 from sluicemq.stop_signals import StopSignals
 from sluicemq.transport.access import Access, Broker
 from sluicemq.transport.connection import Connection
@@ -92,8 +92,8 @@ class Batch(Sequence[Message]):
     "stream",
     "name",
     "handler",
-    after=Keyword("restart", "Subscription(restart=Start.at(after + 1))", behind),
-    start=Keyword("start", "Subscription(start=Start.at(start + 1))", behind, of=int),
+    after=Keyword("restart", "Subscription(restart=Start.at(after + 1))", start_behind),
+    start=Keyword("start", "Subscription(start=Start.at(start + 1))", start_behind, of=int),
     begin=Keyword("on_restart"),
     watermark=Keyword("position"),
 )

@@ -115,7 +115,7 @@ class Alarm:
 
     def __enter__(self) -> None:
         self._began = monotonic()
-        self._go_on()
+        self._set_alarm()
 
     def __exit__(self, *_error: object) -> None:
         self.is_over = True
@@ -128,9 +128,9 @@ class Alarm:
             call()
         except Exception:  # noqa: BLE001 - the clock goes on
             complain("a time limit could not be enforced")
-        self._go_on()
+        self._set_alarm()
 
-    def _go_on(self) -> None:
+    def _set_alarm(self) -> None:
         # Threads of gevent can't be interrupted.
         if self._steps and not is_patched():
             _clock.ring_at(self._began + self._steps[0][0], self)

@@ -81,7 +81,7 @@ def push(producer: Producer) -> list[str]:
     return [receipt.id for receipt in receipts if receipt not in refused]
 
 
-def look(client: Client) -> None:
+def inspect(client: Client) -> None:
     """Look at the queues, and put right what is wrong."""
     for queue in client.queues.list():
         print(queue.name, queue.ready, queue.dead)
@@ -107,7 +107,7 @@ def main() -> None:
         print(push(producer))
         reply = producer.submit_value("mail", Mail(to="dora", text="result?"))
         print(reply.text(10), reply.receipt.existed)
-        look(client)
+        inspect(client)
     with Publisher() as publisher:
         print(publisher.publish("prices", "eur", b"1.25").wait(10))
     Subscription("prices", "sums", add_up, start=Start.since("2026-01-31T12:00:00Z"), follow=False).run()

@@ -10,7 +10,7 @@ import pytest
 from clients.scripted_broker import ScriptedBroker
 from sluicemq.protocol import wire
 from sluicemq.reader import Reader
-from sluicemq.start import NEWEST, Start, behind, options_of_read, watermark_of
+from sluicemq.start import NEWEST, Start, options_of_read, start_behind, watermark_of
 from sluicemq.subscription import Subscription
 
 NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
@@ -39,7 +39,7 @@ def test_a_start_is_sent_as_an_option_of_read(start: Start, options: dict[str, A
 
 @pytest.mark.parametrize("watermark", [NEWEST, 0, 1, 7])
 def test_a_number_of_0_3_is_the_start_behind_it(watermark: int) -> None:
-    start = behind(watermark)
+    start = start_behind(watermark)
     assert start is not None
     assert watermark_of(start) == watermark
 

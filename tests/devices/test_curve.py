@@ -419,7 +419,7 @@ def test_nothing_is_opened_after_an_error() -> None:
 def test_what_a_side_has_sealed_is_refused_by_itself() -> None:
     a, _ = connected()
     other = connected()[0]
-    other._heard = 2
+    other._received = 2
     other.open(a.encode([b"to the server"]))
     assert "not authentic" in other.error
 
@@ -456,7 +456,7 @@ def test_a_frame_over_the_limit_is_refused_by_its_header() -> None:
 
 def test_no_nonce_is_used_twice_when_all_are_used() -> None:
     a, b = connected()
-    a._sent = b._heard = LAST - 1
+    a._sent = b._received = LAST - 1
     last = a.encode([b"last"])
     assert b.open(last) == encode([b"last"])
     assert a.encode([b"one too many"]) == a.seal(ping()) == b""

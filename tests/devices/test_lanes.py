@@ -263,7 +263,7 @@ def test_what_was_given_back_of_one_that_has_left_comes_again_once_its_lane_is_r
     def give_back(messages: list[list[bytes]]) -> None:
         given.append(messages)
         lane.pause("debt")
-        lane.return_unheard(messages)
+        lane.take_back(messages)
 
     lane.on(receive=give_back)
     send(asker, b"job")

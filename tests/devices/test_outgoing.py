@@ -228,7 +228,7 @@ class Answerer:
     def _answer(self, lane: Lane, questions: list[list[bytes]]) -> None:
         for at, frames in enumerate(questions):
             if lane.is_full:
-                lane.return_unheard(questions[at:])
+                lane.take_back(questions[at:])
                 return
             lane.send([*frames, bytes(ANSWER)])
             self.answered += 1

@@ -24,7 +24,7 @@ class Stranger:
     def __init__(self, addresses: Addresses, peer: str) -> None:
         self.peer, self.why = peer, ""
         self._addresses = addresses
-        addresses.came(peer)
+        addresses.opened(peer)
         self.address = addresses.begin(self)
 
     def give_way(self, why: str) -> None:
@@ -35,7 +35,7 @@ class Stranger:
         self._addresses.end(self.address, self)
         if failed:
             self.address.failed()
-        self._addresses.left(self.peer)
+        self._addresses.closed(self.peer)
 
 
 @pytest.fixture
@@ -100,14 +100,14 @@ def test_an_address_is_suspect_while_it_fails_more_often_than_once_a_second(
     def fail() -> bool:
         stranger = Stranger(addresses, "tcp://192.0.2.1:1")
         stranger.end(failed=True)
-        return stranger.address.is_suspect
+        return stranger.address.fails_often
 
     assert [fail() for _ in range(22)].index(True) == 20
-    assert not Stranger(addresses, "tcp://192.0.2.2:1").address.is_suspect
+    assert not Stranger(addresses, "tcp://192.0.2.2:1").address.fails_often
     for _ in range(1000):  # what it did before makes it wait no longer than half a minute
         fail()
     clock.value += 25.0
-    assert not Stranger(addresses, "tcp://192.0.2.1:1").address.is_suspect
+    assert not Stranger(addresses, "tcp://192.0.2.1:1").address.fails_often
 
 
 def test_addresses_without_connections_are_remembered_up_to_a_bound(addresses: Addresses) -> None:

@@ -240,7 +240,7 @@ def test_of_topics_that_begin_each_other_most_messages_are_told_by_the_first_loo
     frames = [b"%d/" % draw.randrange(200) + b"x" * draw.randint(1, 100) for _ in range(1000)]
     messages = [encode([frame + draw.choice([b"!", b"~"]) * 80]) for frame in frames]
     assert chosen(topics, messages) == {"a": messages}
-    looks = counted(monkeypatch, "_look")
+    looks = counted(monkeypatch, "_search")
     # When they come again
     assert chosen(topics, messages) == {"a": messages}
     # Then only those take more, whose topic is shorter than what tells chains apart

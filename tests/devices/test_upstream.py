@@ -49,7 +49,7 @@ class PublisherLane:
 
 def listening(upstream: Upstream, room: int = 1_000_000) -> Any:
     publisher: Any = PublisherLane(room)
-    upstream.came(publisher)
+    upstream.connected(publisher)
     return publisher
 
 

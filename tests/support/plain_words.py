@@ -32,7 +32,8 @@ LONGEST_SENTENCE: Final = 120
 
 #: Names that say nothing of what they name: each has a word of the field (dispatch, expired, measure).
 DIALECT: Final = frozenset(
-    {"go_on", "look", "hear", "heard", "behind", "kept", "told", "asked", "suspect", "hold", "shown", "came"}
+    {"look", "hear", "heard", "behind", "kept", "told", "asked", "suspect", "hold", "shown", "came"}
+    | {"go_on", "goes_on", "read_on", "move_on", "look_again", "is_suspect", "return_unheard"}
     | {"born", "mine", "around", "ground", "apart", "everywhere", "Apart", "Way", "Standing", "Strange"}
     | {"Surroundings", "Consultation", "Doubt"}
 )

@@ -18,10 +18,10 @@ from support.certificates import Authority
 GIB: Final = 1 << 30
 IN_2026: Final = 1.8e9
 THREE: Final = tuple(
-    Member(f"{name}:27017", state, is_healthy=True, behind=0.0)
+    Member(f"{name}:27017", state, is_healthy=True, lag=0.0)
     for name, state in (("a", "PRIMARY"), ("b", "SECONDARY"), ("c", "SECONDARY"))
 )
-DOWN: Final = Member("c", "(not reachable/healthy)", is_healthy=False, behind=None)
+DOWN: Final = Member("c", "(not reachable/healthy)", is_healthy=False, lag=None)
 WELL: Final = ServerFacts(
     version="7.0.1",
     is_sharded=False,
@@ -78,7 +78,7 @@ def test_a_replica_set_that_is_well_has_no_finding() -> None:
     ("facts", "level", "said"),
     [
         ({"members": (*THREE[:2], DOWN)}, "error", "member c of"),
-        ({"members": (*THREE[:2], THREE[2]._replace(behind=70.0))}, "warning", "c:27017 is 70 s behind"),
+        ({"members": (*THREE[:2], THREE[2]._replace(lag=70.0))}, "warning", "c:27017 is 70 s behind"),
         ({"voters": (3, 2)}, "warning", "an arbiter in place of data"),
         ({"oplog": Oplog(7_200.0, 99, 100)}, "warning", "the oplog is too short"),
         ({"oplog": Oplog(600.0, 99, 100)}, "error", "the oplog is too short"),

@@ -211,7 +211,7 @@ def test_a_login_is_known_by_its_cookie_until_logout(callers: Callers) -> None:
     request = with_cookie(cookie)
     assert check(callers, request).name == "http_token"
     callers.log_out(request, falcon.Response())
-    assert not request.context.goes_on()
+    assert not request.context.is_permitted()
     with pytest.raises(falcon.HTTPUnauthorized):
         check(callers, with_cookie(cookie))
 

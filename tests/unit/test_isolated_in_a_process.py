@@ -46,7 +46,7 @@ class Process:
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
-        self.alone.look(self.suspect)
+        self.alone.end_when_due(self.suspect)
 
     def in_vain(self) -> None:
         """Wait for what does not end."""

@@ -40,7 +40,7 @@ class Connection(Sender):
         self.who = Caller(principal, self.peer)
         self.unread: list[list[bytes]] = []
 
-    def return_unheard(self, messages: list[list[bytes]]) -> None:
+    def take_back(self, messages: list[list[bytes]]) -> None:
         self.unread += messages
 
 

@@ -56,7 +56,7 @@ class Lane:
     def send(self, frames: list[bytes]) -> None:
         self.sent.append(wire.decode(frames))
 
-    def return_unheard(self, messages: list[list[bytes]]) -> None:
+    def take_back(self, messages: list[list[bytes]]) -> None:
         self.unheard = messages
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from sluicemq.protocol.errors import ForbiddenError, NotFoundError
 from sluicemq.protocol.permissions import Action, Permissions
 from sluicemq.protocol.rows import IncidentsRow, RecentRow, StatsRow, StreamsRow, from_document
-from sluicemq_broker.security import ANYBODY, NOTHING, Caller, Needs, Principal, told, visible
+from sluicemq_broker.security import ANYBODY, NOTHING, Caller, Needs, Principal, visible, with_hint
 
 
 def _caller(permissions: str) -> Caller:
@@ -94,8 +94,8 @@ def test_the_queue_that_was_meant_is_told_to_whoever_may_do_anything_there(actio
     error = NotFoundError("there is no queue 'mial'")
     error.meant = "mail"
 
-    assert str(told(_caller(f"{action}=mail"), error)) == f"{error}; did you mean 'mail'?"
-    assert told(_caller(f"{action}=sms,mial"), error) is error
+    assert str(with_hint(_caller(f"{action}=mail"), error)) == f"{error}; did you mean 'mail'?"
+    assert with_hint(_caller(f"{action}=sms,mial"), error) is error
 
 
 @pytest.mark.parametrize(

@@ -365,7 +365,7 @@ def curve_messages(data: bytes) -> None:
         if not is_forged:
             said += _plain(flags, content)
     whole, pieces = (
-        CurveTraffic(key, FROM_SERVER, FROM_CLIENT, sent=1, heard=2, most_bytes=MOST) for _ in range(2)
+        CurveTraffic(key, FROM_SERVER, FROM_CLIENT, sent=1, received=2, most_bytes=MOST) for _ in range(2)
     )
     opened = [_open(whole, wire, 0), _open(pieces, wire, size)]
     assert (opened[0], whole.error) == (opened[1], pieces.error), "it matters how the bytes were cut"
@@ -375,7 +375,7 @@ def curve_messages(data: bytes) -> None:
     back = whole.seal(said)
     if said and not whole.error:  # behind an error nothing need be sealed: the connection is cut
         assert whole.unseal(back) == said
-        back_again = CurveTraffic(key, FROM_CLIENT, FROM_SERVER, sent=2, heard=1, most_bytes=MOST)
+        back_again = CurveTraffic(key, FROM_CLIENT, FROM_SERVER, sent=2, received=1, most_bytes=MOST)
         assert back_again.open(back) == said
 
 

@@ -26,7 +26,7 @@ class Change(NamedTuple):
     live: bool
 
     def __str__(self) -> str:
-        before, after = (_shown(value) for value in (self.before, self.after))
+        before, after = (_printable(value) for value in (self.before, self.after))
         change = "another one" if before == after else f"{before} -> {after}"  # equal without passwords
         return f"{self.place}: {change}"
 
@@ -146,5 +146,5 @@ def _tables(one: Endpoint, other: Endpoint) -> tuple[DoorSettings, DoorSettings]
     return own_settings(one), own_settings(other)
 
 
-def _shown(value: Any) -> str:
+def _printable(value: Any) -> str:
     return "nothing" if value in (None, ()) else as_toml(value)

@@ -23,7 +23,7 @@ class Memory:
 
     ``pushes``: bytes of jobs on their way to MongoDB; each door has a mark for their number. ``verdicts``:
     jobs that were settled or given back and are not written yet, with the bytes of results and reasons, by
-    the ``go_on`` of their queue, which is called when it has room again. A queue that has used its share
+    the ``resume`` of their queue, which is called when it has room again. A queue that has used its share
     hands out nothing, so a queue whose statements get no answer stops no other. While ``pushes`` or
     ``verdicts`` is full, no door reads a large message to its end. ``outgoing``: bytes that peers have not
     read, jobs at workers among them; by default twice ``hwm_bytes``. ``staged``: bytes of jobs that are held
@@ -41,7 +41,7 @@ class Memory:
         mark = Watermark(hwm, hwm_bytes, self._changed, self._changed)
         # One queue alone may have four fifths of all verdicts: 5,000 are under way at once at full speed,
         # and a stop there would cost each job that comes meanwhile a claim.
-        self.verdicts: Shares[Callable[[], None]] = Shares(mark, lambda go_on: go_on(), 4.0)
+        self.verdicts: Shares[Callable[[], None]] = Shares(mark, lambda resume: resume(), 4.0)
         self._followers: list[Callable[[], None]] = []
 
     def follow(self, changed: Callable[[], None]) -> None:

@@ -78,9 +78,9 @@ def members(subject: Subject) -> Iterator[Finding]:
                 f"member {member.host} of the replica set is {member.state}",
                 to_do="start it, and look at its log; rs.status() at another member says more",
             )
-        elif member.behind is not None and member.behind > 10.0:  # seconds
+        elif member.lag is not None and member.lag > 10.0:  # seconds
             yield warning(
-                f"member {member.host} is {member.behind:.0f} s behind the primary",
+                f"member {member.host} is {member.lag:.0f} s behind the primary",
                 to_do="see its disk and network: writes wait for the majority",
             )
     yield from _spare(subject, facts)

@@ -20,7 +20,7 @@ from sluicemq_broker.doors.services import Services
 from sluicemq_broker.job import Job, State
 from sluicemq_broker.queue import Outcome, Queue
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.security import Caller, Need, authorize, may_not, put_back, told
+from sluicemq_broker.security import Caller, Need, authorize, may_not, put_back, with_hint
 from sluicemq_devices.hub import Shares, Watermark, nothing
 from sluicemq_devices.sockets import Endpoint, Lane, LaneDoor, Switchboard
 
@@ -291,5 +291,5 @@ class Request:
         who = self.requester.lane.who
         if self.forbidden and not isinstance(outcome, ForbiddenError):
             outcome = may_not(who, Action.READ, self.reads)
-        body = [outcome, *self.note] if isinstance(outcome, bytes) else error_frames(told(who, outcome))
+        body = [outcome, *self.note] if isinstance(outcome, bytes) else error_frames(with_hint(who, outcome))
         self.requester.send([*self.envelope, *body])

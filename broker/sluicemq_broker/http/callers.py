@@ -81,9 +81,9 @@ class Callers:
         return bool(self._token) or self._security.has_logins
 
     def find(self, request: falcon.Request) -> None:
-        """Set ``caller``, ``session`` and ``goes_on()`` of a request's context.
+        """Set ``caller``, ``session`` and ``is_permitted()`` of a request's context.
 
-        ``goes_on``: whether the caller still has the permissions with which the request began. Raises an
+        ``is_permitted``: whether the caller still has the permissions with which the request began. Raises an
         HTTPError for a wrong token.
         """
         context, peer = request.context, request.remote_addr
@@ -95,7 +95,7 @@ class Callers:
             session = self._session(request)
             caller = session.caller.at(peer) if session else self._security.caller(peer)
         context.caller, context.session = caller, session
-        context.goes_on = self._watch(caller, session)
+        context.is_permitted = self._watch(caller, session)
 
     def log_in(self, request: falcon.Request, response: falcon.Response, body: dict[str, Any]) -> Caller:
         """Begin a session by ``{token}`` or ``{user, password}``; raises an HTTPError for wrong ones."""
@@ -202,14 +202,14 @@ class Callers:
     def _watch(self, caller: Caller, session: Session | None) -> Callable[[], bool]:
         granted = caller.principal.permissions
 
-        def goes_on() -> bool:
+        def is_permitted() -> bool:
             return (
                 caller.is_known
                 and caller.principal.permissions == granted
-                and (session is None or self.sessions.goes_on(session))
+                and (session is None or self.sessions.is_valid(session))
             )
 
-        return goes_on
+        return is_permitted
 
 
 def unauthorized(why: str) -> falcon.HTTPUnauthorized:

@@ -36,7 +36,7 @@ from sluicemq_broker.http.route import BASE, Method, Nothing, Route, Table, add
 from sluicemq_broker.http.sources import Sources
 from sluicemq_broker.http.table import CORE
 from sluicemq_broker.runtime import Count, Counters, Timer
-from sluicemq_broker.security import NOTHING, Caller, Needs, Security, told
+from sluicemq_broker.security import NOTHING, Caller, Needs, Security, with_hint
 from sluicemq_devices.sockets import Outgoing
 
 #: Headers for browsers: no frames, no scripts of other sites, no reading by other sites, no guessing of
@@ -98,8 +98,8 @@ class Site:
     def add(self, routes: Iterable[Route], subject: Any) -> None:
         """Let paths be answered by their functions, which get this ``subject``.
 
-        ``request.context`` has the caller, and ``goes_on()``, which says if the caller is still permitted
-        what it was when the request came.
+        ``request.context`` has the caller, and ``is_permitted()``: if the caller still has the permissions
+        with which the request came.
         """
         for path in add(self.table, routes, subject):
             self._app.add_route(path, self._endpoint)
@@ -328,7 +328,7 @@ def _refuse(
     request: falcon.Request, response: falcon.Response, error: SluiceError, _parameters: dict[str, Any]
 ) -> None:
     caller: Caller | None = request.context.get("caller")
-    error = told(caller, error) if caller else error
+    error = with_hint(caller, error) if caller else error
     if isinstance(error, ForbiddenError) and caller and not caller.name:
         raise unauthorized(f"{error}; a token or a login may help")
     status = (code for kind, code in _STATUS.items() if isinstance(error, kind))

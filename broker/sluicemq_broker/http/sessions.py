@@ -52,23 +52,23 @@ class Sessions:
         if found is None or caller is None:
             return None
         session = Session(found[0], caller.by(found[1]))
-        if not self.goes_on(session):
+        if not self.is_valid(session):
             return None
         if used:
             self._use(session.login.id)
         return session
 
-    def goes_on(self, session: Session) -> bool:
+    def is_valid(self, session: Session) -> bool:
         """Return whether a session has not ended."""
         used = max(session.login.used, self._used.get(session.login.id, 0.0))
         is_used = self._logins.now() - used < self.idle
-        return is_used and self._logins.goes_on(session.login) and session.caller.is_known
+        return is_used and self._logins.is_valid(session.login) and session.caller.is_known
 
     def renewed(self, session: Session) -> str | None:
         """Return the cookie that says when a session was last used; None: the one it has says enough."""
         login = session.login
         used = self._used.get(login.id, login.used)
-        if used - login.used < min(_RENEWED, self.idle * _RENEWED_SHARE) or not self.goes_on(session):
+        if used - login.used < min(_RENEWED, self.idle * _RENEWED_SHARE) or not self.is_valid(session):
             return None
         return self._logins.sign(login._replace(used=used), session.caller.key)
 

@@ -164,7 +164,7 @@ class Tasks:
     def latest(self) -> list[OperationRow]:
         """Return the tasks of the last day, of all brokers on our databases, the latest first."""
         rows = [
-            self._shown(task, live)
+            self._row(task, live)
             for name, store in self._stores.items()
             for live in [self._owners.live(name)]
             for task in store.latest()
@@ -175,13 +175,13 @@ class Tasks:
         """Return one task; raises :class:`NotFound`."""
         task = self._running.get(task_id)
         if task and not task.noted:
-            return self._shown({"_id": task_id, **self._note(task)}, {task.owner})
+            return self._row({"_id": task_id, **self._note(task)}, {task.owner})
         for name, store in self._stores.items():
             if found := store.find(task_id):
-                return self._shown(found, self._owners.live(name))
+                return self._row(found, self._owners.live(name))
         raise NotFoundError(f"there is no task {task_id!r}, or it ended more than a day ago")
 
-    def _shown(self, stored: dict[str, Any], live: set[str]) -> OperationRow:
+    def _row(self, stored: dict[str, Any], live: set[str]) -> OperationRow:
         shown = {key: value for key, value in stored.items() if key not in ("_id", "owner", "now", "cancel")}
         for key in ("started_at", "changed_at", "ended_at"):
             if key in shown:
@@ -292,7 +292,7 @@ class Tasks:
         try:
             with closing(task.operation.pages()) as pages:
                 self._begin(task)
-                while self._goes_on(task):
+                while self._note_progress(task):
                     if not self._page_in_turn(task, pages):
                         self._end(task, TaskState.DONE)
                         break
@@ -365,7 +365,7 @@ class Tasks:
             "changed_at": date(self._clock.now()),
         }
 
-    def _goes_on(self, task: Task) -> bool:
+    def _note_progress(self, task: Task) -> bool:
         """Note the progress; False if the task ends here."""
         progress = {
             TaskField.DONE: task.operation.done,

@@ -14,7 +14,7 @@ from sluicemq_broker.security.authorize import (
     may_use,
     named,
     require_known,
-    told,
+    with_hint,
 )
 from sluicemq_broker.security.guard import NOT_ADMITTED, DoorGuard
 from sluicemq_broker.security.logins import LONGEST as LONGEST_LOGIN

@@ -145,7 +145,7 @@ def details(given: Mapping[str, Any]) -> dict[str, Any]:
         if value is None:
             continue
         if name in _SHOWN and len(about) < _MOST_FIELDS:
-            about[name] = _shown(name, value)
+            about[name] = _printable(name, value)
         elif len(hidden) < _MOST_FIELDS:
             hidden.append(name[:LONGEST])
     return {**about, "fields": sorted(hidden)} if hidden else about
@@ -159,7 +159,7 @@ def _flat(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _shown(name: str, value: Any) -> Any:
+def _printable(name: str, value: Any) -> Any:
     if name == "permissions":
         return (value if isinstance(value, str) else dumps(value))[:_LONGEST_PERMISSIONS]
     if isinstance(value, list | dict):

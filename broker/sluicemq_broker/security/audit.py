@@ -141,7 +141,7 @@ class Audit:
             return
         like = self._place(_Alike(*(str(getattr(record, name))[:LONGEST] for name in _Alike._fields)))
         before = self._counted.get(like)
-        if before is None or not self._goes_on(before):
+        if before is None or not self._is_open(before):
             self._of_owner[owner_of(like.peer)] += before is None
             new = replace(record, **like._asdict(), kind=AuditKind.COUNTED, until=record.at)
             self._flushes.add(Event())
@@ -205,7 +205,7 @@ class Audit:
             self._counters.notice(Count.AUDIT_LOST, "MongoDB takes no records of the audit: the log has them")
         self._unwritten[record.id] = record
 
-    def _goes_on(self, counted: AuditRecord) -> bool:
+    def _is_open(self, counted: AuditRecord) -> bool:
         """Return whether more may be counted in a record: it is young, or not written since."""
         lasts = LOGINS_IN_ONE if counted.outcome == Outcome.DONE else REFUSALS_IN_ONE
         return counted.id in self._unwritten or self._now() - counted.at < lasts
@@ -221,7 +221,7 @@ class Audit:
 
     def _forget(self) -> None:
         """Forget counted records that are written and over."""
-        self._counted = {like: counted for like, counted in self._counted.items() if self._goes_on(counted)}
+        self._counted = {like: counted for like, counted in self._counted.items() if self._is_open(counted)}
         self._of_owner = Counter(owner_of(like.peer) for like in self._counted)
 
     def _new(self) -> AuditRecord:

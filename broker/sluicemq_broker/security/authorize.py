@@ -243,7 +243,7 @@ def require_known(caller: Caller) -> None:
         raise ForbiddenError(f"{caller.name or 'an anonymous client'} gets in no more: its key was removed")
 
 
-def told(caller: Caller, error: SluiceError) -> SluiceError:
+def with_hint(caller: Caller, error: SluiceError) -> SluiceError:
     """Return an error as a caller reads it: with the queue that was meant, if it may do anything there."""
     meant = error.meant
     if not meant or not any(caller.may(action, meant) for action in Action):

@@ -84,7 +84,7 @@ class Logins:
         """
         text, _, signature = cookie[:_LONGEST_COOKIE].partition(".")
         login = _login_of(text)
-        if login is None or not self.goes_on(login):
+        if login is None or not self.is_valid(login):
             return None
         given = signature.encode(errors="replace")
         for key in keys_of(login.principal):
@@ -93,7 +93,7 @@ class Logins:
                     return login, key
         return None
 
-    def goes_on(self, login: Login) -> bool:
+    def is_valid(self, login: Login) -> bool:
         """Return whether a login was not ended, and is not too old."""
         return login.id not in self._ended and self.now() - login.since < LONGEST
 

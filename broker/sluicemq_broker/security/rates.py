@@ -64,7 +64,7 @@ class Rates:
         if limits != self._limits:
             self._limits = limits
             self._buckets = [None if rate is None else Bucket(rate, _AT_ONCE * rate) for rate in limits]
-            self._read_on()
+            self._resume_senders()
 
     def hold(self, sender: Sender, count: int, size: int) -> bool:
         """Count what a connection has sent; stop reading it, and return True, if that is too much."""
@@ -99,7 +99,7 @@ class Rates:
     def open(self) -> None:
         """Read all connections from now on: the broker stops, and would lose what lies in sockets."""
         self._open = True
-        self._read_on()
+        self._resume_senders()
 
     @property
     def _wait(self) -> float:
@@ -117,9 +117,9 @@ class Rates:
         if self._senders and self._wait and not self._open:
             self._check_later()
         else:
-            self._read_on()
+            self._resume_senders()
 
-    def _read_on(self) -> None:
+    def _resume_senders(self) -> None:
         senders, self._senders = self._senders, WeakSet()
         for sender in senders:
             sender.resume(self)
@@ -136,7 +136,7 @@ def put_back(lane: Any, messages: list[Any], counters: Counters) -> bool:
     """Return True if a connection's messages were put back until its principal has paid for earlier ones."""
     if takes(lane, counters):
         return False
-    lane.return_unheard(messages)
+    lane.take_back(messages)
     return True
 
 

@@ -198,10 +198,12 @@ def _check_pattern(pattern: bytes) -> None:
     for at, word in enumerate(words):
         if word not in (_ONE, _REST) and (_ONE in word or _REST in word):
             raise BadTopicError(
-                f"{_shown(pattern)}: * and > stand for whole words: write orders.*.paid or orders.>"
+                f"{_printable(pattern)}: * and > stand for whole words: write orders.*.paid or orders.>"
             )
         if word == _REST and at < len(words) - 1:
-            raise BadTopicError(f"{_shown(pattern)}: > stands for all that follows, so nothing may follow it")
+            raise BadTopicError(
+                f"{_printable(pattern)}: > stands for all that follows, so nothing may follow it"
+            )
 
 
 def _shortest(beginnings: Iterable[bytes]) -> list[bytes]:
@@ -233,5 +235,5 @@ def _tree(patterns: Iterable[bytes]) -> _Node:
     return root
 
 
-def _shown(topic: bytes) -> str:
+def _printable(topic: bytes) -> str:
     return repr(topic[:64].decode(errors="replace"))

@@ -95,7 +95,7 @@ class Writer:
                 self._context.retry.run(partial(self._store.prepare, self._context.clock.now()))
             if self._tail is None:
                 # Before the look-up: what is stored behind this tail, and is not found there, is read on.
-                self._read_on()
+                self._read_newer()
             self._look_up(batches)
             left = batches
             while left:
@@ -123,7 +123,7 @@ class Writer:
             on_stored()
             self._answer(answers)
             return []
-        self._read_on()
+        self._read_newer()
         return batches
 
     def _fresh_tail(self, batches: Sequence[Batch]) -> Tail:
@@ -134,10 +134,10 @@ class Writer:
             or self._context.passed() - self._known_at > self._context.guard
             or any(batch.expected and batch.expected.last >= tail.next for batch in batches)
         ):
-            tail = self._read_on()
+            tail = self._read_newer()
         return tail
 
-    def _read_on(self) -> Tail:
+    def _read_newer(self) -> Tail:
         """Read the tail and newer segments of other brokers; note batches here that are stored in them."""
         retry = self._context.retry
         while True:

@@ -77,7 +77,7 @@ class FetchInLoop(JobFetch):
 
     def _changes(self) -> threading.Condition:
         self._tasks = Room()
-        return Noticed(threading.Lock(), self._tasks.look)
+        return Noticed(threading.Lock(), self._tasks.wake_first)
 
 
 class ClaimInLoop(claim.Claim):

@@ -113,19 +113,19 @@ class InLoop(confirming.Confirming[R]):
     def _begin(self) -> None:
         self.room, self.flushes = Room(), Room()
         super()._begin()
-        self._room = Noticed(self._lock, self._look)
+        self._room = Noticed(self._lock, self._wake_waiting)
 
-    def _look(self) -> None:
-        self.room.look()
-        self.flushes.look()
+    def _wake_waiting(self) -> None:
+        self.room.wake_first()
+        self.flushes.wake_first()
 
     def _wait_for_room(self, size: int) -> None:
         """Do nothing: the task has waited; headers and jobs made meanwhile may go a little beyond."""
 
-    def _free_when_heard(self, count: int, size: int, hear: Callable[..., None], *args: Any) -> None:
+    def _free_when_run(self, count: int, size: int, run: Callable[..., None], *args: Any) -> None:
         """Have user code hear of it in the loop, and count."""
         try:
-            hear(*args)
+            run(*args)
         finally:
             self._free(count, size)
 

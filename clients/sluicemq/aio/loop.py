@@ -151,10 +151,10 @@ class Room:
             return False
         finally:
             self._waiting.remove(mine)
-            self.look()
+            self.wake_first()
         return True
 
-    def look(self) -> None:
+    def wake_first(self) -> None:
         """Have the first task look again."""
         if self._waiting:
             resolve(self._waiting[0], None)
@@ -163,12 +163,12 @@ class Room:
 class Noticed(threading.Condition):
     """A condition whose ``notify_all`` tasks notice, too."""
 
-    def __init__(self, lock: Any, look: Callable[[], None]) -> None:
+    def __init__(self, lock: Any, wake: Callable[[], None]) -> None:
         super().__init__(lock)
-        self._look = look
+        self._wake = wake
 
     def notify_all(self) -> None:
         """Wake up threads and tasks."""
         super().notify_all()
         with suppress(RuntimeError):  # the loop is closed, and its tasks are gone
-            self._look()
+            self._wake()

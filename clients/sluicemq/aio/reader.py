@@ -43,13 +43,13 @@ class _Core(reader.Reader):
 
     def _on_page(self, *page: Any) -> None:
         super()._on_page(*page)
-        self.readers.look()
+        self.readers.wake_first()
 
     def end(self) -> None:
         """End the iteration."""
         self._closed = True
         self._end()
-        self.readers.look()
+        self.readers.wake_first()
 
     async def left(self) -> None:
         """Disconnect, and end the iteration."""

@@ -160,7 +160,7 @@ class _Core(worker.Worker):
         self._hurries = True
         for task in self.tasks:
             task.cancel("the worker stops")
-        self._changes.look()
+        self._changes.wake_first()
 
     # ------------------------------------------------------------------ from the mailbox
 
@@ -238,7 +238,7 @@ class _Core(worker.Worker):
         self._free.append(number)
         self._begin_jobs()
         if self._ending or self._stopped:
-            self._changes.look()
+            self._changes.wake_first()
 
     def _of_cut_off(self, job: JobOfThreads, error: BaseException) -> JobVerdict:
         """Give back a job whose task was cancelled: uncounted if the worker stops, else as a failure."""

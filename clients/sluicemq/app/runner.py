@@ -38,7 +38,7 @@ class Runner:
         begun = self._begun(job)
         if isinstance(begun, FanOut | Forward):
             return begun
-        with self._around(begun) as results:
+        with self._with_middleware(begun) as results:
             results.append(begun.do())
         return self._ended(begun, results[0])
 
@@ -54,7 +54,7 @@ class Runner:
         begun = self._begun(job)
         if isinstance(begun, FanOut | Forward):
             return begun
-        with self._around(begun) as results:
+        with self._with_middleware(begun) as results:
             results.append(await begun.do_in_loop())
         return self._ended(begun, results[0])
 
@@ -85,7 +85,7 @@ class Runner:
         return task
 
     @contextmanager
-    def _around(self, run: TaskRun) -> Iterator[list[Any]]:
+    def _with_middleware(self, run: TaskRun) -> Iterator[list[Any]]:
         """Call the middleware around a block, which appends the result."""
         token, begun, results = current.set(run), list[Middleware](), list[Any]()
         run.job.interrupt = partial(_interrupt, run)

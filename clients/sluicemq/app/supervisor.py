@@ -65,7 +65,7 @@ class Supervisor:
             if self._reload:
                 threading.Thread(target=self._watch_files, name="sluicemq-reload", daemon=True).start()
             while not (self._stopping and all(place.is_free for place in self.places)):
-                self._look()
+                self._handle()
                 self._wake.wait(min(place.seconds_to_wait for place in self.places))
         finally:
             for place in self.places:
@@ -78,7 +78,7 @@ class Supervisor:
         self._signals.append(number)
         self._wake.set()
 
-    def _look(self) -> None:
+    def _handle(self) -> None:
         """Do what the signals, the files, and the ends of processes ask for."""
         self._wake.clear()
         while self._signals:

@@ -25,7 +25,7 @@ def list_(invocation: Invocation) -> None:
     With those that fell silent in the last day, and the schema of the store.
     """
     with invocation.client() as client:
-        found = _asked(client)
+        found = _ask(client)
     if invocation.as_json:
         invocation.json(found)
     else:
@@ -42,7 +42,7 @@ def upgrade(invocation: Invocation, *, yes: bool) -> None:
     way back: older versions can't use the store any more.
     """
     with invocation.client() as client:
-        found = _asked(client)
+        found = _ask(client)
         now, newest = found["schema"], found["newest"]
         if now < newest and not yes:
             _show(invocation, found, err=True)
@@ -69,7 +69,7 @@ def broker_row(broker: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _asked(client: CommandClient) -> dict[str, Any]:
+def _ask(client: CommandClient) -> dict[str, Any]:
     """Return the brokers; raises :class:`BadVerb`, with advice, if an older version answers."""
     try:
         return dict(client.sent.brokers.schema())  # with the brokers, as it is one answer

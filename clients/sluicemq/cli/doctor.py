@@ -56,7 +56,7 @@ def doctor(
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     _name_the_broker(invocation, examination.endpoint)
-    answers, code, message = _asked(invocation)
+    answers, code, message = _ask(invocation)
     try:
         found = examination.run(invocation.endpoint, answers, code, message, report, log)
     except OSError as error:
@@ -86,7 +86,7 @@ def _name_the_broker(invocation: Invocation, endpoint: str) -> None:
         invocation.named = endpoint or None
 
 
-def _asked(invocation: Invocation) -> tuple[dict[str, Any], str, str]:
+def _ask(invocation: Invocation) -> tuple[dict[str, Any], str, str]:
     """Return the answers of the broker, and code and text of the error that kept it from more."""
     answers: dict[str, Any] = {}
     code = message = ""

@@ -34,7 +34,7 @@ def at_each(invocation: Invocation, ask: Callable[[CommandClient], Any]) -> list
     access = invocation.access
     endpoints = brokers_at(access, invocation.timeout * _LOOKING_UP)
 
-    def asked(endpoint: str) -> Answer:
+    def ask_one(endpoint: str) -> Answer:
         there = replace(access, endpoints=(endpoint,))
         try:
             with CommandClient(timeout=invocation.timeout, wait=False, endpoint=there) as client:
@@ -43,7 +43,7 @@ def at_each(invocation: Invocation, ask: Callable[[CommandClient], Any]) -> list
             return Answer(endpoint, error=error)
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        answers = list(pool.map(asked, endpoints))
+        answers = list(pool.map(ask_one, endpoints))
     errors = [answer.error for answer in answers if answer.error is not None]
     if len(errors) == len(answers):
         raise errors[0]

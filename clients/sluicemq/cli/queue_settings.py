@@ -52,7 +52,7 @@ def settings(invocation: Invocation, queue: str) -> None:
     if invocation.as_json:
         invocation.json({"queue": queue, **told})
         return
-    rows = [{name: _shown(name, value) for name, value in row.items()} for row in told["settings"]]
+    rows = [{name: _printable(name, value) for name, value in row.items()} for row in told["settings"]]
     invocation.table("", rows)
     if told["differs"]:
         invocation.result(" ")
@@ -82,7 +82,7 @@ def _difference(differs: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _shown(name: str, value: Any) -> str:
+def _printable(name: str, value: Any) -> str:
     return _text(value) if name in ("value", "file") else str(value)
 
 

@@ -69,11 +69,11 @@ def top(
     """
     with invocation.client() as client:
         view = _View(client, by, one_of(named, queue))
-        view.look()
+        view.refresh()
         if invocation.as_json:
             invocation.json(view.found)
         elif once or not invocation.out.is_terminal:
-            invocation.out.print(view.shown(10_000, invocation.out.width, keys=False), crop=False)
+            invocation.out.print(view.render(10_000, invocation.out.width, keys=False), crop=False)
         else:
             _watch(invocation, view, interval)
 
@@ -82,7 +82,7 @@ def _watch(invocation: Invocation, view: _View, interval: float) -> None:
     out = invocation.out
     with _keys() as keys, Live(console=out, screen=True, auto_refresh=False) as live:
         while True:
-            live.update(view.shown(out.height - _AROUND, out.width), refresh=True)
+            live.update(view.render(out.height - _AROUND, out.width), refresh=True)
             end = monotonic() + interval
             while (left := end - monotonic()) > 0 and not view.stale:
                 pressed = keys(left)
@@ -91,8 +91,8 @@ def _watch(invocation: Invocation, view: _View, interval: float) -> None:
                 for key in pressed:
                     view.press(key)
                 if pressed:
-                    live.update(view.shown(out.height - _AROUND, out.width), refresh=True)
-            view.look()
+                    live.update(view.render(out.height - _AROUND, out.width), refresh=True)
+            view.refresh()
 
 
 class _View:
@@ -109,7 +109,7 @@ class _View:
         self.stale = False
         """True if the broker must be asked before anything more is shown."""
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Ask the broker."""
         self.stale = False
         about = self._about()
@@ -179,7 +179,7 @@ class _View:
         elif key == "out":
             self._queue = None
 
-    def shown(self, rows: int, width: int, *, keys: bool = True) -> Group:
+    def render(self, rows: int, width: int, *, keys: bool = True) -> Group:
         """Return the view for a terminal of this width, with ``lines`` lines of the table at most."""
         about = self.found["broker"]
         parts = [head(about)] if about else []

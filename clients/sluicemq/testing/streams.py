@@ -111,8 +111,8 @@ class MemoryStreams:
                     stream.ids[ids[place]] = number
         if batch is not None:
             stream.ids[f"#{batch}"] = first
-        for read_on in list(stream.readers.values()):
-            read_on()
+        for resume in list(stream.readers.values()):
+            resume()
         return [first, [list(entry) for entry in sorted(there.items())]] if there else [first]
 
     def read(self, session: Session, number: int, fields: Fields) -> Any:
@@ -128,7 +128,7 @@ class MemoryStreams:
         if answer["rows"] or wait <= 0:
             return answer
 
-        def read_on() -> None:
+        def resume() -> None:
             found = _page(stream, topics, most, answer["after"])
             answer["after"], answer["newest"] = found["after"], found["newest"]
             if found["rows"]:
@@ -139,7 +139,7 @@ class MemoryStreams:
             stream.readers.pop((session, number), None)
             session.send(wire.OK, number, answer)
 
-        stream.readers[session, number] = read_on
+        stream.readers[session, number] = resume
         return session.wait(number, wait, give_up)
 
     # ------------------------------------------------------------------ streams

@@ -138,7 +138,7 @@ class Alone:
             choice.let_begin(self.clock() + AT_MOST)
         return choice.alone
 
-    def look(self, part: AlonePart) -> None:
+    def end_when_due(self, part: AlonePart) -> None:
         """End the choice of this part if it has lasted too long; the last one of a row has its job first."""
         choice = self._chosen.get(None)
         if choice is None or choice.part is not part or self.clock() < choice.until:

@@ -381,7 +381,7 @@ class Assignment:
 
     def _look_if_alone(self, now: float) -> None:
         """Request jobs once all else is at rest; if none comes then, the others have jobs again."""
-        self._shares.alone.look(self)
+        self._shares.alone.end_when_due(self)
         if self._shares.alone.part is not self:
             self._alone_at = inf
             return

@@ -112,7 +112,7 @@ class Connection:
         self.id = os.urandom(10).hex()
         """The id of this client at all brokers, over all its links."""
         self._access = Access.chosen(broker)
-        self.endpoint = endpoints.shown(self._access.endpoints)
+        self.endpoint = endpoints.printable(self._access.endpoints)
         """All endpoints, for messages."""
         self.connected_to = self._last_endpoint = ""
         """The endpoint of the broker that has greeted; empty while there is none."""
@@ -556,7 +556,7 @@ class Connection:
         if monotonic() >= self._warn_at:
             self._warn_at = monotonic() + _WARN_EACH
             free = self._taken.free(self._access.endpoints) if self._taken else self._access.endpoints
-            why = self._obstacle or f"can't reach {endpoints.shown(free)}: is a broker running there?"
+            why = self._obstacle or f"can't reach {endpoints.printable(free)}: is a broker running there?"
             self.post(log.warning, "%s", why)
 
     def _unexpected_peer(self) -> str | None:

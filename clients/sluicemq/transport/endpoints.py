@@ -80,8 +80,8 @@ def _texts(given: object) -> Iterable[str]:
 def _checked(endpoint: str) -> str:
     problem = _problem(endpoint) if is_utf8(endpoint) else "it is no UTF-8"
     if problem:
-        shown = "this" if "@" in endpoint[1:] else repr(endpoint)  # it may be a URI with a password
-        raise ValueError(f"{shown} is no endpoint to connect to: {problem}")
+        printed = "this" if "@" in endpoint[1:] else repr(endpoint)  # it may be a URI with a password
+        raise ValueError(f"{printed} is no endpoint to connect to: {problem}")
     return endpoint
 
 
@@ -122,7 +122,7 @@ def most_brokers(given: Sequence[str]) -> int:
     return len(given) + (_MOST if any(endpoint.startswith(_ALL_OF) for endpoint in given) else 0)
 
 
-def shown(endpoints: Sequence[str]) -> str:
+def printable(endpoints: Sequence[str]) -> str:
     """Return endpoints as a message has them: a few, and the number of the others."""
     more = len(endpoints) - _SHOWN
     return ",".join(endpoints[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -91,9 +91,9 @@ class Reading:
             self._over = True
             self._connection.post(self._on_page, None, error)
         else:
-            self._go_on(page)
+            self._take_page(page)
 
-    def _go_on(self, page: Page) -> None:
+    def _take_page(self, page: Page) -> None:
         for other in ("since", "new"):
             self._options.pop(other, None)
         passed = page["after"] > self._options.get("after", 0)

@@ -34,10 +34,10 @@ def in_pieces(items: Iterable[_Item]) -> Iterator[_Item]:
 def in_turns(step: Callable[[], bool]) -> None:
     """Call ``step`` now, and then once in each turn of the hub while it returns True."""
     if step():
-        gevent.spawn(_go_on, step)
+        gevent.spawn(_repeat, step)
 
 
-def _go_on(step: Callable[[], bool]) -> None:
+def _repeat(step: Callable[[], bool]) -> None:
     let_others_run()
     while step():
         let_others_run()

@@ -80,12 +80,12 @@ class FanOut:
         worst = sorted(self.subscriptions.subscribers, key=lambda subscriber: subscriber.lost, reverse=True)
         return [subscriber.describe() for subscriber in worst[:_MOST_DESCRIBED]]
 
-    def pass_on(self, messages: list[bytes], wait: Callable[[], None], go_on: Callable[[], None]) -> None:
-        """Send messages to their subscribers; call ``wait``, later ``go_on``, if that takes several turns."""
+    def pass_on(self, messages: list[bytes], wait: Callable[[], None], resume: Callable[[], None]) -> None:
+        """Send messages to subscribers; call ``wait`` and later ``resume`` if that takes several turns."""
         deliveries = self.subscriptions.choose(messages)
         if self.is_quick and self._send_all(deliveries):
             return
-        self.under_way.append((go_on, deliveries))
+        self.under_way.append((resume, deliveries))
         wait()
         if len(self.under_way) == 1:
             in_turns(self.take_turn)
@@ -117,14 +117,14 @@ class FanOut:
         """Send for one turn what is under way; return True if there is more."""
         until = perf_counter() + self._turn
         while self.under_way:
-            go_on, deliveries = self.under_way[0]
+            resume, deliveries = self.under_way[0]
             for delivery in deliveries:
                 if delivery:
                     self.send(*delivery)
                 if perf_counter() > until:
                     return True
             self.under_way.popleft()
-            go_on()
+            resume()
         return False
 
     def _backend(self, end: Endpoint, guard: Guard) -> RawDoor:
@@ -133,13 +133,13 @@ class FanOut:
             self._board,
             end,
             "XPUB",
-            self._came,
+            self._connected,
             max_frame=hwm_bytes,
             held=lambda _: Watermark(hwm, hwm_bytes, nothing, nothing),
             guard=guard,
         )
 
-    def _came(self, lane: RawLane) -> None:
+    def _connected(self, lane: RawLane) -> None:
         if not self._admits(lane):
             return
         subscriber = Subscriber(lane, self.subscriptions, partial(self._refuse, lane.peer))

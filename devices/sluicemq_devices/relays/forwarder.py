@@ -85,7 +85,7 @@ class Forwarder(Device):
     def _publisher_came(self, lane: RawLane) -> None:
         if self._admits(lane):
             lane.on(receive=partial(self._publish, lane))
-            self.upstream.came(lane)
+            self.upstream.connected(lane)
 
     def _publish(self, lane: RawLane, messages: list[bytes]) -> None:
         if self._published(lane, messages):

@@ -122,11 +122,11 @@ class SubscribedTopics(Generic[S]):
                     >> 3
                 ]
             )
-            or self._look(frame)
+            or self._search(frame)
             for frame, near in zip(frames, self.prefixes.first_looks(frames), strict=True)
         ]
 
-    def _look(self, frame: bytes) -> _Audience[S] | None:
+    def _search(self, frame: bytes) -> _Audience[S] | None:
         """Return the audience of a message that the first look has not found."""
         if self._at_once >= self._most_at_once:
             return _LATER

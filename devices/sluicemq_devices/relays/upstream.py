@@ -44,7 +44,7 @@ class Upstream:
             self._notifying = True
             in_turns(self._notify_some)
 
-    def came(self, lane: RawLane) -> None:
+    def connected(self, lane: RawLane) -> None:
         """Send a new publisher all wanted topics."""
         self.publishers[lane] = _Publisher(lane, list(self.wanted), self._noted + len(self._changes))
         lane.on(closed=partial(self._left, lane), unblocked=self.notify)

@@ -55,7 +55,7 @@ class Address:
         return self._failures
 
     @property
-    def is_suspect(self) -> bool:
+    def fails_often(self) -> bool:
         """True if many of its handshakes failed lately: the next ones are read in spare time."""
         return self.failures > _FREE
 
@@ -92,11 +92,11 @@ class Addresses:
             return ""
         return f"{address.connections} connections of {address.name} are open, max_connections_per_address"
 
-    def came(self, peer: str) -> None:
+    def opened(self, peer: str) -> None:
         """Count a connection of this peer."""
         self._at(address_of(peer)).connections += 1
 
-    def left(self, peer: str) -> None:
+    def closed(self, peer: str) -> None:
         """Count the end of a connection; an address without any is remembered for its failures."""
         address = self._there[address_of(peer)]
         address.connections -= 1

@@ -49,7 +49,7 @@ class Arrivals:
         self._timer = get_hub().loop.timer(_FIRST_CHECK)
 
     @property
-    def asked(self) -> bool:
+    def awaits_pong(self) -> bool:
         """True if a PONG is awaited, for which the peer may have no room yet."""
         return self._asked > 0
 

@@ -182,7 +182,7 @@ class Connection(SendingHalf, Generic[M]):
     @property
     def awaits_arrival(self) -> bool:
         """True while a PONG is awaited that the peer may have no room to send: its silence means nothing."""
-        return self._arrivals is not None and self._arrivals.asked
+        return self._arrivals is not None and self._arrivals.awaits_pong
 
     @property
     def leaves_much(self) -> bool:
@@ -201,7 +201,7 @@ class Connection(SendingHalf, Generic[M]):
         if self._is_open and self.zmtp.knows_ping:
             self.say(PING)
 
-    def return_unheard(self, messages: list[M]) -> None:
+    def take_back(self, messages: list[M]) -> None:
         """Take back the last messages that were handed over; they come again first when there is room."""
         self._returned = messages
         self.received -= len(messages)
@@ -305,7 +305,7 @@ class Connection(SendingHalf, Generic[M]):
     @property
     def _time(self) -> SpareTime | TurnTime:
         """The time in which it is read: that of strangers until it is known, spare time if it is bad."""
-        if self.conduct.is_bad or (self._stranger and self._stranger.is_suspect):
+        if self.conduct.is_bad or (self._stranger and self._stranger.fails_often):
             return self._board.spare
         return self._board.strangers_time if self._stranger else self._turn_time
 

@@ -96,7 +96,7 @@ class Unfinished:
         else:
             self._sizes.pop(reader, None)
             self._seen.pop(reader, None)
-            self._read_on(reader)
+            self._resume(reader)
         if size < before and self._waiting:
             self._admit()
 
@@ -147,13 +147,13 @@ class Unfinished:
             return
         first = next(iter(self._sizes), None)
         if first in self._waiting:
-            self._read_on(first)
+            self._resume(first)
         left = self._left
         while self._queue and self._queue[0][0] < left:
-            self._read_on(self._queue[0][2])
+            self._resume(self._queue[0][2])
             left -= _TURN
 
-    def _read_on(self, reader: MessageReader) -> None:
+    def _resume(self, reader: MessageReader) -> None:
         place = self._waiting.pop(reader, None)
         if place is None:
             return

@@ -139,14 +139,14 @@ class Switchboard:
             return why
         self.connections += 1
         if peer:
-            self.addresses.came(peer)
+            self.addresses.opened(peer)
         return ""
 
     def release(self, peer: str = "") -> None:
         """Give back what :meth:`admit` took for this peer."""
         self.connections -= 1
         if peer:
-            self.addresses.left(peer)
+            self.addresses.closed(peer)
 
     def cut_if(self, is_over: Callable[[Any], bool], why: str) -> None:
         """Cut the connections at all doors whose ``who`` may stay no longer; some in each turn of the hub."""

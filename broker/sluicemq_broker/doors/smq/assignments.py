@@ -16,7 +16,7 @@ from sluicemq_broker.doors.smq.workers import PoppingWorker, SessionWorker
 from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues import check_name
 from sluicemq_broker.runtime import FLAG, read_options
-from sluicemq_broker.security import told
+from sluicemq_broker.security import with_hint
 
 if TYPE_CHECKING:
     from sluicemq_broker.doors.smq.sessions import Session
@@ -131,7 +131,7 @@ class Assignments:
                 raise
             if not self._session.disconnected:
                 self._wait_for_queue(request)
-            return str(told(self._session.caller, error))
+            return str(with_hint(self._session.caller, error))
         except Exception:
             self._stop_waiting(name)
             raise

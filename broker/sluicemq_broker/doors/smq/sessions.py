@@ -36,7 +36,7 @@ from sluicemq_broker.doors.smq.verdicts import Verdicts
 from sluicemq_broker.queue import Outcome
 from sluicemq_broker.queues import check_name
 from sluicemq_broker.runtime import Count, Pulse
-from sluicemq_broker.security import NOTHING, Caller, Effect, Need, Needs, takes, told
+from sluicemq_broker.security import NOTHING, Caller, Effect, Need, Needs, takes, with_hint
 from sluicemq_devices.hub import NEXT_TURN
 from sluicemq_devices.sockets import Lane, LaneDoor
 
@@ -232,7 +232,7 @@ class Session:
     def answer(self, number: int, outcome: bytes | dict[str, Any] | SluiceError) -> None:
         """Answer a request with a value or an error."""
         if isinstance(outcome, SluiceError):
-            self.send(wire.ERROR, number, *error_fields(told(self.caller, outcome)))
+            self.send(wire.ERROR, number, *error_fields(with_hint(self.caller, outcome)))
         else:
             self.send(wire.OK, number, outcome)
 
@@ -315,7 +315,7 @@ class Session:
             ]
         for at, frames in enumerate(messages):
             if self.lane.is_full or not self._takes(frames):
-                self.lane.return_unheard(messages[at:])
+                self.lane.take_back(messages[at:])
                 return
             self._handle(frames)
 

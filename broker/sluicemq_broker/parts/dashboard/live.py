@@ -78,14 +78,16 @@ class LiveFeed:
         self._closed = False
         self._checks: dict[object, Callable[[], bool]] = {}  # of the open streams
 
-    def listen(self, view: View, caller: Caller, goes_on: Callable[[], bool]) -> Generator[bytes, None, None]:
+    def listen(
+        self, view: View, caller: Caller, permitted: Callable[[], bool]
+    ) -> Generator[bytes, None, None]:
         """Return the events for one dashboard; raises Unavailable while the broker stops.
 
-        ``goes_on()``: whether the caller still has the permissions that it had.
+        ``permitted()``: whether the caller still has the permissions that it had.
         """
         if self._closed:
             raise UnavailableError("the broker stops")
-        return self._listen(view, caller, goes_on)
+        return self._listen(view, caller, permitted)
 
     def close(self) -> None:
         """End all event streams: the broker stops."""
@@ -93,16 +95,16 @@ class LiveFeed:
         self._changed.set()
 
     def _listen(
-        self, view: View, caller: Caller, goes_on: Callable[[], bool]
+        self, view: View, caller: Caller, permitted: Callable[[], bool]
     ) -> Generator[bytes, None, None]:
         stream = object()
-        self._checks[stream] = goes_on
+        self._checks[stream] = permitted
         try:
             yield b"retry: %d\n\n" % 3000  # milliseconds after which a browser reconnects
             yield _event(self._snapshots.latest().of(caller), view)
             seen = self._number
             self._begin()
-            while not self._closed and goes_on():
+            while not self._closed and permitted():
                 if self._number == seen:
                     self._changed.wait()
                 elif self._latest is not None:
@@ -129,7 +131,7 @@ class LiveFeed:
         """Wake the streams when one of them must end, while any is open."""
         while self.open and not self._closed:
             self._timer.sleep(CHECK)
-            if not all(goes_on() for goes_on in self._checks.values()):
+            if not all(permitted() for permitted in self._checks.values()):
                 self._wake()
         self._checking = False
 
@@ -159,7 +161,7 @@ class LiveFeed:
 def _serve(feed: LiveFeed, request: falcon.Request, response: falcon.Response) -> None:
     """Answer with the feed as server-sent events."""
     context = request.context
-    response.stream = Endless(feed.listen(context.query, context.caller, context.goes_on))
+    response.stream = Endless(feed.listen(context.query, context.caller, context.is_permitted))
     response.content_type = _EVENTS
     response.set_header("X-Accel-Buffering", "no")  # nginx would buffer events
 

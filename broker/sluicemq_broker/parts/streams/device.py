@@ -155,7 +155,7 @@ class StreamDevice:
     def _publisher_came(self, lane: RawLane) -> None:
         if may_stay(lane, Action.PUBLISH, self._stream.name):
             lane.on(receive=partial(self._publish, lane), large=partial(takes, lane, self._counters))
-            self._upstream.came(lane)
+            self._upstream.connected(lane)
 
     def _admits(self, lane: RawLane) -> bool:
         """Return whether a subscriber may read the stream; one that may not is cut, now or later."""

@@ -114,10 +114,10 @@ class Reads:
             self._answered(read.number, outcome)
             self.user.answered()
 
-    def look_again(self) -> None:
+    def recheck_permission(self) -> None:
         """Answer READs that may no longer have what they wait for: permissions have changed."""
         for read in list(self.under_way):
-            read.look_again()
+            read.recheck_permission()
 
     def forget(self) -> None:
         """Forget a session that has ended."""
@@ -152,7 +152,7 @@ class Read:
         known = self._reads.streams.known(self._name)
         if known is not None and self._first:
             self._stream = known
-            self._read_on()
+            self._request_room()
         else:
             gevent.spawn(self._shielded, self._find)
 
@@ -169,9 +169,9 @@ class Read:
             if not self._first:
                 since = self._options.since
                 self._first = self._stream.end() if since is None else self._stream.since(since)
-        self._read_on()
+        self._request_room()
 
-    def _read_on(self) -> None:
+    def _request_room(self) -> None:
         """Read the next page when there is memory for it."""
         self._size = max(self._size, self._stream.largest)
         self._reads.ration.when_room(self._size, self._has_room)
@@ -181,7 +181,7 @@ class Read:
             return
         self._reserved = self._size
         if self in self._reads.under_way:
-            self._shielded(self._go_on)
+            self._shielded(self._read_page)
         else:
             self._give_back()
 
@@ -191,7 +191,7 @@ class Read:
         if size:
             self._reads.ration.release(size)
 
-    def _go_on(self) -> None:
+    def _read_page(self) -> None:
         """Read a page from memory, or else from MongoDB."""
         reading = self._stream.read_recent(self._wanted(), waits=not self._over)
         if reading is None:
@@ -216,7 +216,7 @@ class Read:
         if size > self._size and not self._reads.ration.fits(size - self._size):
             self._give_back()  # it is larger than the pages before it, and others have taken the memory
             self._size = size
-            self._read_on()
+            self._request_room()
             return
         if reading.chosen or gone or (at_end and self._over):
             self.end()
@@ -234,7 +234,7 @@ class Read:
     def _soon(self) -> None:
         let_others_run()
         if self in self._reads.under_way:
-            self._read_on()
+            self._request_room()
 
     def _wait(self) -> None:
         self._give_back()
@@ -245,7 +245,7 @@ class Read:
 
     def _woken(self) -> None:
         if self in self._reads.under_way:
-            self._read_on()
+            self._request_room()
 
     def _time_is_up(self) -> None:
         self._over = True
@@ -262,7 +262,7 @@ class Read:
         """Raise Forbidden if it may no longer have what it waits for."""
         authorize(self._reads.caller, Action.SUBSCRIBE, self._name)
 
-    def look_again(self) -> None:
+    def recheck_permission(self) -> None:
         """Answer it at once if it may no longer have what it waits for."""
         if not self._reads.caller.may(Action.SUBSCRIBE, self._name):
             self._shielded(self.require_permission)

@@ -55,14 +55,14 @@ class ReplayDoors:
                 services.board,
                 end,
                 "ROUTER",
-                self._came,
+                self._connected,
                 max_frame=_LONGEST_REQUEST,
                 guard=services.security.guard(end, settings),
             )
             for end in settings.replays
         )
 
-    def _came(self, lane: Lane) -> None:
+    def _connected(self, lane: Lane) -> None:
         client = _Client(lane, Usage(), self._slots.user())
         lane.on(receive=lambda requests: self._receive(client, requests))
 

@@ -59,7 +59,7 @@ class StreamSession:
 
     def needs(self) -> Iterator[Need]:
         """Yield what it needs to hold its subscriptions: others of their kinds wait for them."""
-        self.reads.look_again()
+        self.reads.recheck_permission()
         return ((Action.SUBSCRIBE, stream) for stream in self.subscriptions.streams)
 
     def leave(self) -> None:

@@ -40,12 +40,12 @@ def fixed_until(version: str, now: float) -> str:
 
 
 class Member(NamedTuple):
-    """A member of a replica set; ``behind``: seconds behind the primary, None where that is not known."""
+    """A member of a replica set; ``lag``: seconds behind the primary, None where that is not known."""
 
     host: str
     state: str
     is_healthy: bool
-    behind: float | None
+    lag: float | None
 
 
 class Oplog(NamedTuple):
@@ -158,14 +158,14 @@ def _members(client: Client) -> tuple[Member, ...]:
         default=None,
     )
 
-    def behind(member: Document) -> float | None:
+    def lag(member: Document) -> float | None:
         at = member.get("optimeDate")
         if newest is None or at is None or member.get("health") != 1:
             return None
         return max(0.0, float((newest - at).total_seconds()))
 
     return tuple(
-        Member(document["name"], document["stateStr"], document.get("health") == 1, behind(document))
+        Member(document["name"], document["stateStr"], document.get("health") == 1, lag(document))
         for document in status["members"]
     )
 

@@ -209,14 +209,14 @@ class ScheduleStore:
         either, the next look at ``next_at`` shows what holds.
         """
 
-        def move_on(new: Sequence[Job], session: ClientSession) -> bool:
+        def advance(new: Sequence[Job], session: ClientSession) -> bool:
             counts = {"pushed": len(new), "skipped": skipped}
-            return self._move_on(schedule, next_at, counts, now, session)
+            return self._advance(schedule, next_at, counts, now, session)
 
         # failpoint schedules
-        return insert_with(queue, jobs, now, move_on, "schedules")
+        return insert_with(queue, jobs, now, advance, "schedules")
 
-    def _move_on(
+    def _advance(
         self, schedule: Schedule, next_at: float, counts: dict[str, int], now: float, session: ClientSession
     ) -> bool:
         """Move ``next_at`` on by compare-and-set; False if another broker was first."""

@@ -96,7 +96,7 @@ class CurveClient(Mechanism):
                 FROM_CLIENT,
                 FROM_SERVER,
                 sent=2,
-                heard=int.from_bytes(nonce),
+                received=int.from_bytes(nonce),
                 most_bytes=self._most_bytes,
             )
             self._awaited = b""

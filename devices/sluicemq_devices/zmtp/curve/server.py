@@ -111,7 +111,7 @@ class CurveServer(Mechanism):
             FROM_SERVER,
             FROM_CLIENT,
             sent=1,
-            heard=int.from_bytes(self._heard),
+            received=int.from_bytes(self._heard),
             most_bytes=self._most_bytes,
         )
         self.done = True

@@ -42,11 +42,11 @@ class CurveTraffic(Traffic):
 
     __slots__ = (
         "_boxes",
-        "_heard",
         "_inward",
         "_large",
         "_most_sealed",
         "_outward",
+        "_received",
         "_rest",
         "_sent",
         "error",
@@ -55,9 +55,9 @@ class CurveTraffic(Traffic):
     )
 
     def __init__(
-        self, key: bytes, outward: bytes, inward: bytes, *, sent: int, heard: int, most_bytes: int
+        self, key: bytes, outward: bytes, inward: bytes, *, sent: int, received: int, most_bytes: int
     ) -> None:
-        """``outward``, ``inward``: first parts of nonces; ``sent``, ``heard``: nonces of the handshake.
+        """``outward``, ``inward``: first parts of nonces; ``sent``, ``received``: nonces of the handshake.
 
         ``most_bytes``: of one frame or command that is received.
         """
@@ -65,7 +65,7 @@ class CurveTraffic(Traffic):
         self.missing = self.held = 0
         self._boxes = Boxes(key)
         self._outward, self._inward = outward, inward
-        self._sent, self._heard = sent, heard
+        self._sent, self._received = sent, received
         self._most_sealed = most_bytes + _OVERHEAD
         self._rest = b""
         self._large = LargeFrame()
@@ -195,7 +195,7 @@ class CurveTraffic(Traffic):
         if not self._is_next(head):
             return b""
         opened = self._boxes.unseal(box, self._inward + head[8:])
-        self._heard += 1
+        self._received += 1
         return _plain(opened) if opened[0] <= _INNER_COMMAND else self._refuse_flags(opened[0])
 
     def _add_to_large(self, data: bytes | memoryview) -> bytes | memoryview:
@@ -218,7 +218,7 @@ class CurveTraffic(Traffic):
         if not self._is_next(head):
             return b""
         self._boxes.unseal_in(body, _BEFORE_BOX, self._inward + head[8:])
-        self._heard += 1
+        self._received += 1
         flags, start = body[_OVERHEAD - 1], _OVERHEAD - 9
         if flags > _INNER_COMMAND:
             return self._refuse_flags(flags)
@@ -227,7 +227,7 @@ class CurveTraffic(Traffic):
 
     def _is_next(self, head: bytes) -> bool:
         """True for name and nonce of the next frame."""
-        if head[:8] == _NAME and int.from_bytes(head[8:]) == self._heard + 1:
+        if head[:8] == _NAME and int.from_bytes(head[8:]) == self._received + 1:
             return True
         if head[:8] != _NAME:
             self._refuse(f"{head!r} where MESSAGE belongs")
