@@ -145,7 +145,7 @@ class Relay:
 
         Killed, or a reply lost: posts whose deletion was not committed are pushed again, and known.
         """
-        carried, waiting = 0, set[str]()
+        carried, waiting = 0, dict[str, float]()
         while not (stop and stop.is_set()):
             posts = self._read(connection, waiting)
             if not posts:
@@ -162,7 +162,7 @@ class Relay:
                 carried += len(done)
         return carried
 
-    def _read(self, connection: Any, waiting: set[str]) -> list[_Post]:
+    def _read(self, connection: Any, waiting: dict[str, float]) -> list[_Post]:
         """Return the first posts, but those of these queues."""
         without = f" AND queue NOT IN ({', '.join('?' * len(waiting))})" if waiting else ""
         which = f"FROM sluicemq_outbox WHERE refused IS NULL{without}"
@@ -206,10 +206,10 @@ class Relay:
         self._producer._enqueue_message(jobs)
         return [line.popleft() for _ in jobs]
 
-    def _stored(self, connection: Any, post: _Post, job: PushReceipt, waiting: set[str]) -> bool:
+    def _stored(self, connection: Any, post: _Post, job: PushReceipt, waiting: dict[str, float]) -> bool:
         """Return whether the broker has the job of a post; note why it never will."""
         try:
-            job.wait(0.0 if post.queue in waiting else _PATIENCE)
+            job.wait(waiting.get(post.queue, _PATIENCE))
         except DuplicateError:
             return True  # an earlier push of it, or the job that its own dedupe_id stands for
         except _FOR_GOOD as error:
@@ -218,7 +218,7 @@ class Relay:
         except (SluiceError, TimeoutError) as error:
             if post.queue not in waiting:
                 log.warning("posts of queue %s wait: %s", post.queue, error)
-            waiting.add(post.queue)
+            waiting[post.queue] = 0.0 if isinstance(error, TimeoutError) else _PATIENCE
             return False
         return True
 

@@ -54,7 +54,7 @@ def test_the_jobs_of_a_claim_are_settled_each_in_its_way_and_the_rest_goes_back(
         assert len(asyncio.all_tasks()) == 1
 
     asyncio.run(main())
-    assert attempts(jobs) == {ids[5]: 0}
+    wait_until(lambda: attempts(jobs) == {ids[5]: 0})
     assert set(jobs.ids("scheduled")) == {ids[0], ids[2]}
     assert jobs.ids("dead") == [ids[1]]
     assert reply.result(SECONDS) == b"result"
