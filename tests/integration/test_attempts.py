@@ -54,14 +54,14 @@ def test_each_failed_attempt_says_where_when_and_in_which_process(
     # Then each attempt has its times, place and process, and the last ones have their tracebacks
     attempts = row.errors
     assert attempts is not None
-    assert [each.attempt for each in attempts] == [1, 2, 3, 4, 5]
-    for each in attempts:
-        assert (each.type, each.place) == ("KeyError", f"{__name__}.deeper")
-        assert (each.host, each.pid) == (socket.gethostname(), os.getpid())
-        assert each.began_at is not None
-        assert each.at is not None
-        assert each.began_at <= each.at
-    traces = [each.traceback for each in attempts]
+    assert [attempt.attempt for attempt in attempts] == [1, 2, 3, 4, 5]
+    for attempt in attempts:
+        assert (attempt.type, attempt.place) == ("KeyError", f"{__name__}.deeper")
+        assert (attempt.host, attempt.pid) == (socket.gethostname(), os.getpid())
+        assert attempt.began_at is not None
+        assert attempt.at is not None
+        assert attempt.began_at <= attempt.at
+    traces = [attempt.traceback for attempt in attempts]
     assert [trace is not None for trace in traces] == [False, False, True, True, True]
     assert str(traces[-1]).endswith("KeyError: 'no address in attempt 5'")
     assert "deeper(job.attempt)" in str(traces[-1])
@@ -93,17 +93,17 @@ def test_dead_letters_are_grouped_by_error_over_all_queues(broker: BrokerProcess
                 wait_until(partial(has_dead, client, queue, count))
         # Then
         found = client.dead_letters.by_error()
-        rejected = next(each for each in found.errors if each.type == "sluicemq.protocol.errors.Reject")
+        rejected = next(error for error in found.errors if error.type == "sluicemq.protocol.errors.Reject")
         assert (rejected.count, rejected.exact, rejected.queues) == (3, True, ("other",))
         assert rejected.kinds == ("charge",)
         assert rejected.place.endswith("reject")
-        raised = next(each for each in found.errors if each.place == f"{__name__}.deeper")
+        raised = next(error for error in found.errors if error.place == f"{__name__}.deeper")
         assert "groups" in raised.queues
         assert found.looked == before.looked + 4
         # And of one queue only its own
-        assert [each.count for each in client.dead_letters.by_error("other").errors] == [3]
+        assert [error.count for error in client.dead_letters.by_error("other").errors] == [3]
         answer = Web(broker.http).get("/api/v1/errors?queue=other").json
-        assert [each["job"] for each in answer["errors"]] == [rejected.job]
+        assert [row["job"] for row in answer["errors"]] == [rejected.job]
 
 
 def test_an_error_without_a_type_is_grouped_by_the_beginning_of_its_reason() -> None:
@@ -117,8 +117,8 @@ def test_an_error_without_a_type_is_grouped_by_the_beginning_of_its_reason() -> 
         "exit status 4",
         "timed out",
     ]
-    found = errors_row([latest(each) for each in reasons], 20, {"mail": 5})
-    assert {(each.type, each.count) for each in found.errors} == {
+    found = errors_row([latest(text) for text in reasons], 20, {"mail": 5})
+    assert {(error.type, error.count) for error in found.errors} == {
         ("OSError", 2),
         ("exit status #", 2),
         ("timed out", 1),
@@ -128,7 +128,7 @@ def test_an_error_without_a_type_is_grouped_by_the_beginning_of_its_reason() -> 
 def test_the_latest_dead_letters_stand_for_all() -> None:
     letters = [LatestError("mail", str(number), "", float(-number), "E", "f", "") for number in range(10)]
     found = errors_row(letters, 10, {"mail": 1000, "other": 5})
-    assert [(each.count, each.exact) for each in found.errors] == [(1000, False)]
+    assert [(error.count, error.exact) for error in found.errors] == [(1000, False)]
     assert (found.looked, found.dead) == (10, 1005)
 
 

@@ -374,7 +374,7 @@ def test_one_principal_searches_once_at_a_time_all_twice_and_few_wait(
     answers = Pool(30).map(ask, range(20))
     assert most == at_once
     assert answers.count("3") == 16
-    assert [each for each in answers if each != "3"] == [
+    assert [answer for answer in answers if answer != "3"] == [
         "16 searches wait already: try again in a second"
     ] * 4
     assert ask(0) == "3"

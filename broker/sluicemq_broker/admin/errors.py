@@ -20,12 +20,12 @@ def errors_row(found: Sequence[LatestError], most: int, counted: Mapping[str, in
 
     ``counted``: about how many each queue has; it is known where fewer than ``most`` were found.
     """
-    looked = Counter(each.queue for each in found)
+    looked = Counter(letter.queue for letter in found)
     counted = {**counted, **{queue: number for queue, number in looked.items() if number < most}}
     weights = {queue: max(1.0, (counted.get(queue) or 0) / number) for queue, number in looked.items()}
     groups: dict[tuple[str, str], list[LatestError]] = defaultdict(list)
-    for each in in_pieces(found):
-        groups[each.type or type_of(each.reason), each.place].append(each)
+    for letter in in_pieces(found):
+        groups[letter.type or type_of(letter.reason), letter.place].append(letter)
     rows = [_row(*about, these, weights) for about, these in groups.items()]
     rows.sort(key=lambda row: (-row.count, row.type, row.place))
     total = sum(max(counted.get(queue) or 0, number) for queue, number in looked.items())
@@ -38,17 +38,17 @@ def _row(kind: str, place: str, these: Sequence[LatestError], weights: Mapping[s
     return DeadErrorRow(
         type=kind,
         place=place,
-        count=round(sum(weights[each.queue] for each in these)),
-        exact=all(weights[each.queue] == 1.0 for each in these),
+        count=round(sum(weights[letter.queue] for letter in these)),
+        exact=all(weights[letter.queue] == 1.0 for letter in these),
         reason=latest.reason,
         queue=latest.queue,
         job=latest.job,
         first_at=these[-1].at,
         last_at=latest.at,
-        queues=_most(each.queue for each in these),
-        kinds=_most(each.kind for each in these),
-        workers=_most(each.worker for each in these),
-        hosts=_most(each.host for each in these),
+        queues=_most(letter.queue for letter in these),
+        kinds=_most(letter.kind for letter in these),
+        workers=_most(letter.worker for letter in these),
+        hosts=_most(letter.host for letter in these),
     )
 
 

@@ -145,17 +145,17 @@ class Deliveries:
     def over_limit(self, now: float, since: float) -> list[Delivery]:
         """Make deliveries overdue whose hard time limit was over at ``since``, and return them."""
         self.begin_limits(now)
-        late = [each for each in self._limited if each.limit_at <= since]
+        late = [delivery for delivery in self._limited if delivery.limit_at <= since]
         self._make_overdue(late, now)
         return late
 
     def begin_limits(self, now: float) -> None:
         """Let the hard time limits count of what is at work: what waits at its worker begins later."""
-        self._limited = [each for each in self._limited if each.state is DeliveryState.IN_FLIGHT]
-        for worker in {each.worker for each in self._limited}:
-            for each in worker.under_way():
-                if each.limit_at == math.inf:
-                    each.limit_at = now + each.hard_limit
+        self._limited = [delivery for delivery in self._limited if delivery.state is DeliveryState.IN_FLIGHT]
+        for worker in {delivery.worker for delivery in self._limited}:
+            for delivery in worker.under_way():
+                if delivery.limit_at == math.inf:
+                    delivery.limit_at = now + delivery.hard_limit
 
     def never_answered(self, now: float) -> list[Delivery]:
         """Void deliveries overdue for another timeout, and return them; the credit stays taken."""

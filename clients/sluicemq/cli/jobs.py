@@ -16,7 +16,7 @@ from sluicemq.protocol.errors import SluiceError
 from sluicemq.protocol.readable import start_of
 from sluicemq.protocol.wire import ShownState
 
-STATES = tuple(each.value for each in ShownState)  # click would show the names of an enum
+STATES = tuple(state.value for state in ShownState)  # click would show the names of an enum
 
 _PREVIEW = 2_000  # characters of a payload, or a result, that are shown of one job
 _FIRST = 256  # bytes of each that a table needs
@@ -87,7 +87,7 @@ def ended(invocation: Invocation, queue: str, id: str | None, limit: int) -> Non
     if invocation.as_json:
         invocation.json({"queue": queue, "ends": found})
     elif found:
-        invocation.table("", [_end_row(each, time()) for each in found])
+        invocation.table("", [_end_row(end, time()) for end in found])
     else:
         invocation.note(f"the broker remembers no end of {id or 'any job'} in {queue}")
 
@@ -190,7 +190,7 @@ def show_job(invocation: Invocation, queue: str, job: Mapping[str, Any], *, payl
     invocation.table("", [{"field": key, "value": _value(key, job[key], now)} for key in _fields(job)])
     if errors:
         invocation.result(" ")
-        invocation.table("errors", [_failure(each, _columns(errors)) for each in errors])
+        invocation.table("errors", [_failure(error, _columns(errors)) for error in errors])
         _show_lines(invocation, errors)
     for name in _BODIES:
         if job.get(name):
@@ -297,7 +297,7 @@ _NOT_IN_TABLE: Final = ("host", "pid", "type", "traceback")
 def _columns(errors: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the columns of a history: the known ones first, then those of a newer broker."""
     known = ["at", "attempt", "worker", "reason"]
-    others = dict.fromkeys(key for each in errors for key in each if key not in (*known, *_NOT_IN_TABLE))
+    others = dict.fromkeys(key for error in errors for key in error if key not in (*known, *_NOT_IN_TABLE))
     return [*known, *others]
 
 

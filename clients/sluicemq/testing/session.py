@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -71,7 +72,7 @@ class Session:
     def due(self) -> float:
         """Return the real seconds until a request has waited long enough."""
         with self._broker.lock:
-            until = min((each for each, _ in self._waits.values()), default=inf)
+            until = min((end for end, _ in self._waits.values()), default=inf)
         return max(0.0, until - monotonic())
 
     def wake(self) -> None:
@@ -217,7 +218,7 @@ class Session:
     def _assign(self, queue: MemoryQueue, request: ReadyRequest) -> None:
         worker = self._workers.get(queue.name)
         if worker is None:
-            worker = MemoryWorker(self.name, request.credit, lambda each: self._deliver(queue, each))
+            worker = MemoryWorker(self.name, request.credit, partial(self._deliver, queue))
             worker.pops, worker.concurrency = request.pop, self._concurrency
             self._workers[queue.name] = worker
             queue.attach(worker)
@@ -228,7 +229,7 @@ class Session:
 
     def _deliver(self, queue: MemoryQueue, deliveries: Sequence[Delivery]) -> None:
         alone = (True,) if deliveries[0].job.isolated else ()
-        rows = [delivered_row(each) for each in deliveries]
+        rows = [delivered_row(delivery) for delivery in deliveries]
         self.send(wire.DELIVER, 0, queue.name, rows, queue.now, *alone)
 
     def _settle(self, _number: int, fields: Fields) -> Any:
@@ -277,7 +278,7 @@ class Session:
         options = fields[3] if len(fields) > 3 and fields[3] else {}
         found = self._queue(fields).shown(state)
         found = found[limit:] if limit < 0 else found[:limit]
-        return [each.row(self._queues.clock.now(), options.get("first")) for each in found]
+        return [job.row(self._queues.clock.now(), options.get("first")) for job in found]
 
     def _show(self, _number: int, fields: Fields) -> Any:
         return self._job(fields)[1].row(self._queues.clock.now())
@@ -314,8 +315,9 @@ class Session:
         return count
 
     def _removed(self, queue: MemoryQueue, jobs: Sequence[StoredJob]) -> int:
-        for each in jobs:
-            queue.remove(each, NotFoundError(f"there is no job {each.job.id}: it was removed"), "was removed")
+        for removed in jobs:
+            why = NotFoundError(f"there is no job {removed.job.id}: it was removed")
+            queue.remove(removed, why, "was removed")
         return len(jobs)
 
     def _redrive(self, _number: int, fields: Fields) -> Any:
@@ -325,7 +327,9 @@ class Session:
         moved = queue.redrive(chosen, target)
         there = "a job of this id is there already"
         refused = [
-            [each.job.id, "DUPLICATE", there] for each in chosen if queue.jobs.get(each.job.id) is each
+            [stored.job.id, "DUPLICATE", there]
+            for stored in chosen
+            if queue.jobs.get(stored.job.id) is stored
         ]
         return {"moved": moved, "left": len(every) - moved, "refused": refused}
 
@@ -339,8 +343,8 @@ class Session:
         if what == wire.COUNT:
             return {"count": len(every), "exact": True}
         if what in (wire.LETTERS, wire.WHOLE):
-            return {"jobs": [each.row(self._queues.clock.now()) for each in reversed(every)], "next": None}
-        reasons = Counter(each.reason for each in every)
+            return {"jobs": [job.row(self._queues.clock.now()) for job in reversed(every)], "next": None}
+        reasons = Counter(stored.reason for stored in every)
         return {"reasons": [{"reason": reason, "count": count} for reason, count in reasons.most_common()]}
 
     def _pause(self, _number: int, fields: Fields) -> Any:
@@ -372,14 +376,14 @@ class Session:
         since, until = which.get("since", 0), which.get("until", inf)
         ids, reason = which.get("ids"), which.get("reason", "")
         every = [
-            each
-            for each in queue.shown(State.DEAD)
-            if (ids is None or each.job.id in ids)
-            and reason in each.reason
-            and since <= (each.ended_at or 0) <= until
-            and which.get("error") in (None, type_of(each.reason) or UNKNOWN)
+            stored
+            for stored in queue.shown(State.DEAD)
+            if (ids is None or stored.job.id in ids)
+            and reason in stored.reason
+            and since <= (stored.ended_at or 0) <= until
+            and which.get("error") in (None, type_of(stored.reason) or UNKNOWN)
             and which.get("place") in (None, UNKNOWN)  # these workers say only a reason
-            and which.get("kind") in (None, each.job.kind)
+            and which.get("kind") in (None, stored.job.kind)
         ]
         return queue, every[: which.get("limit")], every
 

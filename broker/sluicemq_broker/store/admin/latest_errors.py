@@ -31,15 +31,15 @@ class LatestError(NamedTuple):
 
 
 def latest_errors(
-    database: Documents, queues: Sequence[str], each: int, now: float, most_ms: int
+    database: Documents, queues: Sequence[str], most: int, now: float, most_ms: int
 ) -> list[LatestError]:
-    """Return the errors of the latest dead letters, at most ``each`` of a queue, the latest first.
+    """Return the errors of the latest dead letters, at most ``most`` of a queue, the latest first.
 
     Raises Unavailable where MongoDB takes longer than ``most_ms``.
     """
     if not queues:
         return []
-    first, *others = (_steps(queue, each, now) for queue in queues)
+    first, *others = (_steps(queue, most, now) for queue in queues)
     unions = [
         {"$unionWith": {"coll": collection(queue), "pipeline": steps}}
         for queue, steps in zip(queues[1:], others, strict=True)
@@ -51,11 +51,11 @@ def latest_errors(
     return sorted((error for error in read if error), key=lambda error: error.at, reverse=True)
 
 
-def _steps(queue: str, each: int, now: float) -> list[Document]:
+def _steps(queue: str, most: int, now: float) -> list[Document]:
     return [
         {"$match": chosen(DeadLetters(), now)},
         {"$sort": {"ended_at": -1}},
-        {"$limit": each},
+        {"$limit": most},
         {"$project": {"ended_at": 1, "kind": 1, "queue": {"$literal": queue}, "last": LAST}},
     ]
 

@@ -151,14 +151,16 @@ class Search:
     def found(self, candidates: Sequence[Candidate]) -> Iterator[Found]:
         """Yield each candidate, in order, with those of its jobs that match."""
         size = _LOOKED_INTO if self._needles else _SHOWN
-        for part in by_bytes(candidates, lambda each: each.bytes, _MOST_BYTES, lambda: size):
-            readable = [each.id for each in part if each.bytes <= self._largest]
+        for part in by_bytes(candidates, lambda candidate: candidate.bytes, _MOST_BYTES, lambda: size):
+            readable = [candidate.id for candidate in part if candidate.bytes <= self._largest]
             with translated():
                 hits = self._hits(readable) if self._needles else readable
                 documents = self._documents(hits, _FIELDS) if hits else {}
-            for each in part:
-                stored = documents.get(each.id)
-                yield Found(each, self._matching(stored) if stored else [], each.bytes > self._largest)
+            for candidate in part:
+                stored = documents.get(candidate.id)
+                yield Found(
+                    candidate, self._matching(stored) if stored else [], candidate.bytes > self._largest
+                )
             let_others_run()
 
     def place(self, candidate: Candidate) -> Place | None:
@@ -177,7 +179,7 @@ class Search:
         number: Document = {"$ifNull": ["$left", 1]}
         weight: Any = {"$bsonSize": "$$ROOT"} if self._needles else 0
         candidate = ["$_id", weight, 0 if self._index == BY_ID else at, number]
-        each: Document = {"$cond": [condition(self._wanted, self._now), candidate, number]}
+        row_or_number: Document = {"$cond": [condition(self._wanted, self._now), candidate, number]}
         seen: list[Any] = []
         last: list[Any] = []
         for these in ranges(self._these, self._sort, after):
@@ -185,7 +187,7 @@ class Search:
                 {"$match": these},
                 {"$sort": dict(self._sort)},
                 {"$limit": size - len(seen)},
-                {"$group": {"_id": None, "seen": {"$push": each}, "last": {"$last": {"at": at}}}},
+                {"$group": {"_id": None, "seen": {"$push": row_or_number}, "last": {"$last": {"at": at}}}},
             ]
             for document in self._jobs.aggregate(steps, hint=self._index, maxTimeMS=_MOST_MS):
                 seen += document["seen"]
@@ -227,19 +229,19 @@ class Search:
         if wanted.words is None:
             return True
         needle = self._needles[-1]
-        return needle in payload or any(needle in _lower(each) for each in _names_in(job))
+        return needle in payload or any(needle in _lower(name) for name in _names_in(job))
 
 
 def _slice(seen: Sequence[Any], end: Place | None) -> Slice:
     """Return the slice with these documents: of each the number of its jobs, or a candidate."""
     candidates: list[Candidate] = []
     looked = 0
-    for each in seen:
-        if isinstance(each, list):
-            looked += _jobs_of(each[3])
-            candidates.append(Candidate(each[0], each[1], each[2], looked))
+    for found in seen:
+        if isinstance(found, list):
+            looked += _jobs_of(found[3])
+            candidates.append(Candidate(found[0], found[1], found[2], looked))
         else:
-            looked += _jobs_of(each)
+            looked += _jobs_of(found)
     return Slice(candidates, looked, end)
 
 
@@ -278,7 +280,7 @@ def with_id(
             for stored in jobs.find({"_id": {"$in": ids}}, _FIELDS, hint=BY_ID):
                 inside = [job for job in opened(stored, now) if str(job["_id"]).startswith(beginning)]
                 found += [(queue, _shown(job, now)) for job in inside]
-    return sorted(found, key=lambda each: (each[1]["id"], each[0]))
+    return sorted(found, key=lambda row: (row[1]["id"], row[0]))
 
 
 def _places_of(database: Documents, queues: Sequence[str], beginning: str) -> dict[str, list[str]]:
