@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from itertools import count
-from threading import Event
+from threading import Event, Semaphore
 from typing import Any
 
 import pytest
@@ -164,3 +165,36 @@ def test_of_one_pack_slow_workers_at_two_brokers_have_their_part(
                     over.set()
         finally:
             over.set()
+
+
+def test_slow_workers_at_two_brokers_are_all_busy_until_a_burst_is_done(
+    mongo_uri: str, quick: BrokerUnderTest
+) -> None:
+    # Given one worker here and four at another broker, each of which ends a job when it may
+    begun, may_end = Semaphore(0), Semaphore(0)
+    done: Counter[bytes] = Counter()
+
+    def handle(job: Job) -> None:
+        begun.release()
+        assert may_end.acquire(timeout=60)
+        done[job.payload] += 1
+
+    with (
+        serving(
+            mongo_uri, [], database=quick.collection("any").database.name, poll=0.5, lease=2.0, queues=PACKED
+        ) as other,
+        own_queue(quick) as jobs,
+        ExitStack() as workers,
+    ):
+        for receipt in jobs.producer.push_many(jobs.queue, payloads(300)):
+            receipt.wait(60)
+        # When
+        for endpoint in (jobs.endpoint, *4 * [other.doors["smq"]]):
+            workers.enter_context(Worker(jobs.queue, handle, endpoint=endpoint, prefetch=1))
+        # Then
+        for _ in range(300 // 5):
+            for number in range(5):
+                assert begun.acquire(timeout=60), f"{5 - number} workers are idle, {len(done)} jobs are done"
+            may_end.release(5)
+        wait_until(lambda: jobs.collection.find_one() is None, 60, "all done")
+    assert done == Counter(payloads(300))
