@@ -21,7 +21,6 @@ from sluicemq import (
     SoftTimeLimitError,
     Worker,
     aio,
-    time_limits,
 )
 from sluicemq.protocol.rows import AttemptRow
 from support.broker_under_test import BrokerUnderTest, serving, spare
@@ -132,16 +131,13 @@ def test_a_coroutine_is_cancelled_at_the_soft_limit(endpoint: str, in_threads: b
     asyncio.run(asyncio.wait_for(run(), TIMEOUT))
 
 
-def test_a_worker_whose_handler_does_not_end_at_the_hard_limit_ends(
-    endpoint: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_whose_handler_does_not_end_at_the_hard_limit_ends(endpoint: str) -> None:
     # Given a handler that no exception reaches
     go_on = threading.Event()
 
     def hang(_job: Job) -> None:
         go_on.wait(TIMEOUT)
 
-    monkeypatch.setattr(time_limits, "ENDS_AFTER", 3.0)  # the broker looks each second
     with Producer(endpoint=endpoint) as producer, Client(endpoint=endpoint) as client:
         worker = Worker("stuck", hang, endpoint=endpoint, stop_timeout=TIMEOUT)
         job_id = pushed(producer, "stuck", b"x")

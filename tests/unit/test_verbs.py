@@ -22,7 +22,7 @@ BESIDE = {"streams publish", "streams read", "streams tail", "principals hash"}
 
 #: Paths for browsers: a payload as a file, one dead letter, the counters of the broker itself, and curves.
 OF_HTTP = {"jobs.payload", "jobs.delete", "jobs.redrive", "brokers.counters"}
-OF_HTTP |= {"queues.backlog", "jobs.push", "streams.messages"}
+OF_HTTP |= {"jobs.push", "streams.messages"}
 OF_HTTP |= {"history.get", "history.series", "history.recent"}
 
 
