@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from sluicemq.protocol.errors import BadFramesError, UnavailableError
 from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.readable import is_utf8
-from sluicemq.protocol.rows import EndRow, FoundEndRow, FoundJobRow, FoundPage, from_document, plain
+from sluicemq.protocol.rows import FoundEndRow, FoundJobRow, FoundPage, from_document, plain
 from sluicemq.protocol.rules import IDENTIFIER, kept
 from sluicemq_broker.admin.dead_letters import CHOICE
 from sluicemq_broker.admin.jobs import place_of
@@ -108,14 +108,15 @@ class Finder:
         page.ended = True
 
     def _find_id(self, job_id: str, names: Sequence[str], page: _Page, caller: Caller) -> None:
-        now, may_read = self._clock.now(), visible.names(caller, Action.READ)
+        now = self._clock.now()
         for at in range(0, len(names), QUEUES_AT_ONCE):
             some = names[at : at + QUEUES_AT_ONCE]
             queues = [queue for queue in map(self._queues.known, some) if queue is not None]
             for database, these in self._queues.by_database(queues).items():
                 page.add(with_id(database, these, job_id, now))
             for queue in in_pieces(queues):
-                page.ends += [end_of(queue.name, end, may_read) for end in queue.ends(job_id, 1)]
+                ends = visible.ends(caller, queue.ends(job_id, 1))
+                page.ends += [FoundEndRow(queue=queue.name, **plain(end)) for end in ends]
             if page.is_over and some[-1] != names[-1]:
                 page.go_to(some[-1] + "\0")
                 return
@@ -246,12 +247,6 @@ class _Page:
 
 def _row(queue: str, job: dict[str, Any]) -> FoundJobRow:
     return from_document(FoundJobRow, {**job, "queue": queue, "seq": None})
-
-
-def end_of(queue: str, end: EndRow, may_read: Callable[[str], bool]) -> FoundEndRow:
-    """Return an end without the name of a queue that must not be read."""
-    to = end.to if end.to and may_read(end.to) else None
-    return FoundEndRow(queue=queue, **{**plain(end), "to": to})
 
 
 def _text(most: int) -> Any:

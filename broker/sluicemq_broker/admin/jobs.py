@@ -17,7 +17,7 @@ from sluicemq_broker.context import Context
 from sluicemq_broker.queue import Queue, check_headers
 from sluicemq_broker.queues import Census, FailedParents, Queues, push_one
 from sluicemq_broker.runtime import FLAG, Count, read_json, read_options
-from sluicemq_broker.security import ANYBODY, Caller, Unchanged, authorize, pay_for_one
+from sluicemq_broker.security import ANYBODY, Caller, Unchanged, authorize, pay_for_one, visible
 from sluicemq_broker.store import (
     MOST_CUT,
     SHOWN_STATES,
@@ -71,11 +71,14 @@ class JobAdmin:
         worker = queue.deliveries.worker_with(job_id)
         return from_document(JobRow, {**defaults, **shown, **({"worker": worker.name} if worker else {})})
 
-    def ended(self, name: str, job_id: str | None, limit: int) -> list[EndRow]:
-        """Return how a job ended at this broker, or the latest ends of the queue; asks MongoDB nothing."""
+    def ended(self, name: str, job_id: str | None, limit: int, caller: Caller) -> list[EndRow]:
+        """Return how a job ended at this broker, or the latest ends of the queue; asks MongoDB nothing.
+
+        A queue that the caller may not read is not named as the one to which a job was forwarded.
+        """
         if not 1 <= limit <= _MOST_PEEKED:
             raise BadFramesError(f"limit {limit} is not from 1 to {_MOST_PEEKED}")
-        return self._queues.get(name).ends(job_id, limit)
+        return visible.ends(caller, self._queues.get(name).ends(job_id, limit))
 
     def page(self, name: str, state: str, limit: int, after: str | None) -> JobPage:
         """Return jobs of a state behind a cursor, without their payloads."""

@@ -69,7 +69,7 @@ def _queues(of: Sources, call: Call) -> QueuePage:
 
 
 def _ended(of: Sources, call: Call, queue: str) -> EndsRow:
-    return EndsRow(ends=tuple(of.admin.jobs.ended(queue, call.query.id, call.query.limit)))
+    return EndsRow(ends=tuple(of.admin.jobs.ended(queue, call.query.id, call.query.limit, call.caller)))
 
 
 def _errors(of: Sources, call: Call) -> ErrorsRow:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.rows import (
+    EndRow,
     GoneWorkerRow,
     IncidentsRow,
     KindRow,
@@ -62,6 +63,12 @@ def all_workers(caller: Caller, answer: WorkersRow) -> WorkersRow:
         elsewhere=tuple(workers(caller, answer.elsewhere)),
         gone=tuple(workers(caller, answer.gone)),
     )
+
+
+def ends(caller: Caller, rows: Iterable[EndRow]) -> list[EndRow]:
+    """Return all of them, without the names of queues that it may not read."""
+    may_read = names(caller, Action.READ)
+    return [row if not row.to or may_read(row.to) else replace(row, to=None) for row in rows]
 
 
 def stats(caller: Caller, answer: StatsRow) -> StatsRow:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.permissions import Action
-from sluicemq.protocol.rows import ErrorsRow, FoundPage, KindRow, WorkerRow
+from sluicemq.protocol.rows import EndRow, ErrorsRow, FoundPage, KindRow, WorkerRow
 from sluicemq_broker.admin import (
     OF_ON_DEAD,
     OF_REDRIVE,
@@ -143,6 +143,11 @@ def _order_worker(session: Any, action: str, name: str) -> int:
     return admin.queues.order_worker(action, name, session.caller)
 
 
+def _ended(session: Any, name: str, job_id: str | None, limit: int) -> list[EndRow]:
+    admin: Admin = session.admin
+    return admin.jobs.ended(name, job_id, limit, session.caller)
+
+
 def _cancel(session: Any, name: str, job_id: str, options: dict[str, Any] | None) -> None:
     admin: Admin = session.admin
     admin.jobs.cancel(name, job_id, options, session.caller)
@@ -182,7 +187,7 @@ ADMIN_VERBS: Final[dict[bytes, AdminVerb]] = {
         optional=(dict | None,), weigh=JobAdmin.weigh_peek
     ),
     wire.SHOW: _reads("admin.jobs", JobAdmin.show, _READ, str, str)._replace(weigh=JobAdmin.weigh_show),
-    wire.ENDS: _reads("admin.jobs", JobAdmin.ended, _READ, str, str | None, int),
+    wire.ENDS: AdminVerb(_session, _ended, _READ, (str, str | None, int), reads=True),
     wire.FIND: AdminVerb(_session, _find, _IN_OPTIONS, (dict, int, str | None), reads=True, at_once=True),
     wire.CANCEL: AdminVerb(_session, _cancel, _OF_CANCEL, (str, str), (dict | None,)),
     wire.PROMOTE: _changes("admin.jobs", JobAdmin.promote, _MANAGE, str, str),
