@@ -92,7 +92,7 @@ def test_every_option_of_time_is_the_same_at_every_door(option: Any, tmp_path: P
     header = {option.name: "1h30m", **({"dedupe_id": "d"} if option.name == "dedupe_window" else {})}
     assert check_headers(header)[option.name] == 5400.0
     assert option.rule(timedelta(hours=1.5)) == option.rule.of_text("1h30m") == option.rule(5400) == 5400.0
-    config = loaded(tmp_path, {"queues": {"a": {option.setting: "1h30m"}}})
+    config = loaded(tmp_path, {"queues": {"a": {option.setting or option.bound: "1h30m"}}})
     assert getattr(config.queue("a"), option.name) == 5400.0
     for wrong in ("1h30", "soon", "99w99w", "9999999w"):
         with pytest.raises(BadHeadersError, match=f"{option.name}.*expected seconds"):
