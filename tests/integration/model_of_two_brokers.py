@@ -323,7 +323,7 @@ class Fate(RuleBasedStateMachine):
     def _time_out(self, broker: SmallBroker) -> None:
         """Time out deliveries, as the tick of this broker is about to."""
         for hand in self.hands_of(broker):
-            if hand.until <= self.time.value:
+            if hand.until <= broker.looked_at:
                 hand.open = False
                 self.runs_out(hand)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -82,6 +83,8 @@ class SmallBroker:
         """``tell``: hears what it tells other brokers."""
         self.time = time
         self.line = line
+        self.looked_at = -math.inf
+        """When it looked last for deliveries whose time is over."""
         self._at_work: set[Callable[[], None]] = set()
         self.retry = Retry()
         self.retry._over = _Over(time, line)
@@ -165,6 +168,7 @@ class SmallBroker:
                 queue.dispatch()
 
     def _tick(self) -> None:
+        self.looked_at = self.time.value
         for queue in self.queues:
             queue.tick()
 

@@ -77,12 +77,12 @@ class Table(RuleBasedStateMachine):
 
     @rule(seconds=st.floats(0, 2 * LASTS))
     def pass_time(self, seconds: float) -> None:
-        self.now += seconds
-        silent = self.table.never_answered(self.now)
-        late = self.table.time_out(self.now)
+        since, self.now = self.now, self.now + seconds
+        silent = self.table.never_answered(since)
+        late = self.table.time_out(self.now, since)
         assert all(delivery.state is DeliveryState.VOID for delivery in silent)
         assert all(delivery.state is DeliveryState.OVERDUE for delivery in late)
-        assert all(delivery.overdue_at > self.now for delivery in self.table.in_flight.values())
+        assert all(delivery.overdue_at > since for delivery in self.table.in_flight.values())
         self._recount()
 
     @rule(owner=st.sampled_from(["one", "other"]))
@@ -139,7 +139,7 @@ def test_a_worker_that_never_answers_keeps_its_credit_taken() -> None:
     table, worker = Deliveries(), FakeWorker(1)
     table.attach(worker, 0.0)
     table.open(worker, [a_job(visibility_timeout=LASTS, owner="me")], 0.0)
-    table.time_out(LASTS)
+    table.time_out(LASTS, LASTS)
     [silent] = table.never_answered(2 * LASTS)
     assert silent.state is DeliveryState.VOID
     assert worker.free == 0

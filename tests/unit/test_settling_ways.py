@@ -51,22 +51,54 @@ def test_a_job_that_was_not_answered_in_time_comes_again_at_once_and_then_with_b
 ) -> None:
     rig = SettlingRig(1, max_attempts=0, attempts=attempts - 1, visibility_timeout=0, queue=LINEAR)
     rig.hire()
-    rig.tick()
+    rig.look_twice()
     rig.wait()
     assert failed(rig) == [(TIMED_OUT, wait, False)]
 
 
-def test_a_job_over_its_hard_limit_has_failed_unless_its_verdict_was_read_between_two_looks() -> None:
-    for answers in (True, False):
-        rig = SettlingRig(1, max_attempts=0, hard_time_limit=1e-9, queue=LINEAR)
-        rig.hire()
-        rig.tick()  # the first after a standstill, as far as anybody can know
-        if answers:
-            rig.verdict(wire.COMMIT)
-        for _ in range(2):
-            rig.tick()
-        rig.wait()
-        assert failed(rig) == ([] if answers else [("hard_time_limit of 1e-09 s passed", 10, False)])
+@pytest.mark.parametrize("answers", [True, False])
+@pytest.mark.parametrize(
+    ("over_at", "failure"),
+    [
+        ("limit_at", ("hard_time_limit of 100 s passed", 10, False)),
+        ("overdue_at", (TIMED_OUT, None, False)),
+    ],
+)
+def test_a_job_whose_time_is_over_has_failed_unless_its_verdict_was_read_between_two_looks(
+    over_at: str, failure: tuple[str, float | None, bool], *, answers: bool
+) -> None:
+    # Given a job that is at work
+    rig = SettlingRig(1, max_attempts=0, hard_time_limit=100.0, queue=LINEAR)
+    rig.hire()
+    rig.tick()
+    # When its time has passed while the broker stood still
+    setattr(rig.hand.deliveries[0], over_at, rig.now())
+    rig.tick()
+    if answers:
+        rig.verdict(wire.COMMIT)
+    rig.tick()
+    rig.wait()
+    # Then
+    assert failed(rig) == ([] if answers else [failure])
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_worker_is_hung_up_unless_its_late_verdict_was_read_between_two_looks(*, answers: bool) -> None:
+    # Given a job whose visibility timeout has passed
+    rig = SettlingRig(1, max_attempts=0)
+    rig.hire()
+    [delivery] = rig.hand.deliveries
+    delivery.overdue_at = rig.now()
+    rig.look_twice()
+    # When another one has passed while the broker stood still
+    delivery.overdue_at = rig.now()
+    rig.tick()
+    assert not rig.hand.hung_up
+    if answers:
+        rig.verdict(wire.COMMIT)
+    rig.tick()
+    # Then
+    assert rig.hand.hung_up is not answers
 
 
 @pytest.mark.parametrize(
@@ -103,7 +135,7 @@ def test_a_job_on_its_way_for_its_visibility_timeout_is_released() -> None:
     rig = SettlingRig(2, max_attempts=1, visibility_timeout=0)
     rig.hand.commits_on_arrival = True
     rig.hire()
-    rig.tick()
+    rig.look_twice()
     rig.wait()
     assert failed(rig) == []
     assert rig.counters.values["released"] == 2
@@ -142,7 +174,7 @@ def test_jobs_behind_one_that_times_out_are_released() -> None:
     rig = SettlingRig(3, max_attempts=1, visibility_timeout=0)
     rig.hand.concurrency = 1
     rig.hire()
-    rig.tick()
+    rig.look_twice()
     rig.wait()
     assert failed(rig) == [(TIMED_OUT, None, True)]
     assert rig.counters.values["released"] == 2

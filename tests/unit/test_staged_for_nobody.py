@@ -77,7 +77,7 @@ def test_a_worker_whose_time_was_up_gets_nothing_more_until_it_answers(rig: Disp
 def test_a_worker_that_never_answers_is_hung_up_on(rig: DispatchRig) -> None:
     rig.ready(a_job("slow", visibility_timeout=0.0, max_attempts=1))
     worker = rig.worker()
-    rig.tick()
+    rig.look_twice()
     rig.tick()
     assert worker.hung_up
     assert rig.counters.values["workers_hung_up"] == 1

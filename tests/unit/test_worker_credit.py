@@ -60,7 +60,7 @@ def next_jobs(scheduler: Scheduler) -> list[Delivery]:
     "end",
     [
         lambda it, given: [it.hand_out.settle(delivery.receipt, 1000.0) for delivery in given],
-        lambda it, given: it.hand_out.time_out(10**6),
+        lambda it, given: it.hand_out.time_out(10**6, 10**6),
         lambda it, given: it.hand_out.leave(given[0].worker),
         lambda it, given: it.drop(ME, 1000.0),
         lambda it, given: it.deliveries.withdraw(1000.0),

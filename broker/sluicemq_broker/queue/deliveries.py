@@ -134,9 +134,9 @@ class Deliveries:
         delivery.overdue_at = until
         return True
 
-    def time_out(self, now: float) -> list[Delivery]:
-        """Make deliveries overdue whose visibility timeout has passed, and return them."""
-        late = [delivery for delivery in self.in_flight.values() if delivery.overdue_at <= now]
+    def time_out(self, now: float, since: float) -> list[Delivery]:
+        """Make deliveries overdue whose visibility timeout had passed at ``since``, and return them."""
+        late = [delivery for delivery in self.in_flight.values() if delivery.overdue_at <= since]
         for worker in {delivery.worker for delivery in late}:
             worker.note_begun()
         self._make_overdue(late, now)
@@ -157,9 +157,9 @@ class Deliveries:
                 if delivery.limit_at == math.inf:
                     delivery.limit_at = now + delivery.hard_limit
 
-    def never_answered(self, now: float) -> list[Delivery]:
-        """Void deliveries overdue for another timeout, and return them; the credit stays taken."""
-        late = [delivery for delivery in self._overdue.values() if delivery.overdue_at <= now]
+    def never_answered(self, since: float) -> list[Delivery]:
+        """Void deliveries that were overdue for another timeout at ``since``; the credit stays taken."""
+        late = [delivery for delivery in self._overdue.values() if delivery.overdue_at <= since]
         for delivery in late:
             del self._overdue[delivery.receipt]
             delivery.state = DeliveryState.VOID

@@ -74,12 +74,12 @@ class HandOut:
             self.pace.rest(now)
         return delivery
 
-    def time_out(self, now: float) -> list[Delivery]:
-        """End the deliveries whose visibility timeout has passed.
+    def time_out(self, now: float, since: float) -> list[Delivery]:
+        """End the deliveries whose visibility timeout had passed at ``since``.
 
         Their workers get nothing more in their place, since they may still be at work on them.
         """
-        late = self.deliveries.time_out(now)
+        late = self.deliveries.time_out(now, since)
         self.offer_workers_of(late)
         return late
 

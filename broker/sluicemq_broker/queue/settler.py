@@ -200,16 +200,18 @@ class Settler:
         self._core.dispatch()
 
     def time_out(self) -> None:
-        """End the deliveries whose hard time limit is over, or whose visibility timeout has passed."""
-        at = self._core.timer.now()
-        for delivery in self._core.scheduler.deliveries.never_answered(at):
-            self._hang_up(delivery)
-        now = self._core.clock.now()
-        # At the second look: after a standstill, what its worker has said meanwhile is read between the two.
+        """End the deliveries whose time was over at the last look: time limit, or visibility timeout.
+
+        So each ends at the second look. After a standstill of this broker, the verdicts and extensions that
+        its workers have sent meanwhile are read between the two.
+        """
+        now, at = self._core.clock.now(), self._core.timer.now()
         since, self._looked_at = self._looked_at, at
+        for delivery in self._core.scheduler.deliveries.never_answered(since):
+            self._hang_up(delivery)
         if over := self._core.scheduler.hand_out.over_limit(at, since):
             self._end_over_limit(over, now)
-        late = self._core.scheduler.hand_out.time_out(at)
+        late = self._core.scheduler.hand_out.time_out(at, since)
         if late:
             self._core.counters.add(Count.TIMED_OUT, len(late))
             time_out = partial(

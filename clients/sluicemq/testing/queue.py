@@ -236,7 +236,7 @@ class MemoryQueue:
         for delivery in self._hand_out.over_limit(self.now, self.now):
             limit = partial(on_hard_limit, backoff=self.settings.retries, now=self.now)
             self._carry_out(delivery, limit(delivery.job, delivery.worker.name, seconds=delivery.hard_limit))
-        for delivery in self._hand_out.time_out(self.now):
+        for delivery in self._hand_out.time_out(self.now, self.now):
             time_out = partial(
                 on_time_out, backoff=self.settings.retries, now=self.now,
                 max_unanswered=self.settings.max_unanswered,
