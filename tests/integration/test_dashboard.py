@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 from collections.abc import Iterator
 from threading import Event
 from typing import Any
@@ -106,14 +107,16 @@ def dashboard(browser: Browser, shared_broker: BrokerUnderTest, jobs: OwnQueue) 
     assert dashboard.wrong == []
 
 
-def kill(jobs: OwnQueue, *ids: str, reason: str = "no such address", payload: bytes = b"job") -> None:
+def kill(
+    jobs: OwnQueue, *ids: str, reason: str = "no such address", payload: bytes = b"job", worker: str = SCRIPT
+) -> None:
     for job_id in ids:
         jobs.push(payload, id=job_id)
 
     def handler(_job: Any) -> None:
         raise Reject(reason)
 
-    with Worker(jobs.queue, handler, prefetch=50, name=SCRIPT, endpoint=jobs.endpoint):
+    with Worker(jobs.queue, handler, prefetch=50, name=worker, endpoint=jobs.endpoint):
         wait_until(lambda: set(ids) <= set(jobs.ids("dead")), what="the deaths")
 
 
@@ -436,6 +439,19 @@ def test_the_letters_of_one_error_are_counted_redriven_and_exported(
     form.get_by_role("button", name="Redrive").click()
     expect(page.get_by_text("0 dead letters match")).to_be_visible()
     assert set(jobs.ids("ready")) == {"a", "b"}
+
+
+@_full
+def test_an_error_has_the_hosts_and_the_first_workers_at_which_it_occurs(
+    dashboard: Dashboard, jobs: OwnQueue
+) -> None:
+    for name in ("w1", "w2", "w3", "w4"):
+        kill(jobs, name, worker=name)
+    page = dashboard.show("dead")
+    row = page.get_by_role("region", name="By error, over all queues").locator("tr", has_text=jobs.queue)
+    expect(row.get_by_text(f"hosts {socket.gethostname()}", exact=True)).to_be_visible()
+    workers = row.get_by_title(re.compile("w1.*w2.*w3.*w4|w4.*w3.*w2.*w1"))
+    expect(workers).to_have_text(re.compile("^workers [^,]*, [^,]*, [^,]* and more$"))
 
 
 @_full

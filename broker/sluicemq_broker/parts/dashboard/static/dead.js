@@ -24,6 +24,9 @@ const chosenBy = ({ type, place }) => ({ error: type || UNKNOWN, place: place ||
 
 const lettersOf = (queue, choice) => `#/dead?${new URLSearchParams({ queue, ...choice })}`;
 
+/** Hosts, or workers, at which an error occurs: the first three, and all in a title. */
+const places = (title, names) => (names.length ? h("div", { class: "small", title: names.join(", ") }, `${title} ${names.slice(0, 3).join(", ")}${names.length > 3 ? " and more" : ""}`) : null);
+
 /** How many dead letters match: of one queue, counted now. */
 const counted = (queue, choice) => get(`/queues/${enc(queue)}/dead-letters/count`, choice);
 
@@ -47,7 +50,8 @@ function which() {
     { title: "Dead", num: true, cell: (row) => ({ text: `${row.exact ? "" : "~"}${count(row.count)}`, tone: "bad" }) },
     { title: "Latest", kind: "grow how", cell: (row) => h("div", {},
       h("a", { href: jobAddress(row.queue, row.job), class: "preview" }, row.reason || row.job),
-      h("div", { class: "small" }, row.kinds.length ? `kinds ${row.kinds.join(", ")}; ` : "", "in ", row.queues.map((name, at) => [at ? ", " : "", h("a", { href: lettersOf(name, chosenBy(row)) }, name)]))) },
+      h("div", { class: "small" }, row.kinds.length ? `kinds ${row.kinds.join(", ")}; ` : "", "in ", row.queues.map((name, at) => [at ? ", " : "", h("a", { href: lettersOf(name, chosenBy(row)) }, name)])),
+      places("hosts", row.hosts), places("workers", row.workers)) },
     { title: "First", more: true, cell: (row) => ago(row.first_at, Date.now() / 1000) },
     { title: "Last", more: true, cell: (row) => ago(row.last_at, Date.now() / 1000) },
     { title: "", hidden: "Actions", kind: "how", cell: (row) => h("span", { class: "acts" }, ["Redrive", "Delete"].map((title) => ofError(title, row, load))) },
