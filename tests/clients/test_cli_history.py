@@ -1,4 +1,4 @@
-"""``sluicemq history``: what it asks, and what it shows."""
+"""``sluicemq history`` and ``incidents``: what they ask, and what they show."""
 
 from __future__ import annotations
 
@@ -99,3 +99,52 @@ def test_streams_and_devices_have_columns_of_their_own(broker: ScriptedBroker, r
 @pytest.mark.parametrize("arguments", [[], ["mail", "--stream", "prices"]])
 def test_a_history_is_of_one_thing(run: Run, arguments: list[str]) -> None:
     assert run("history", *arguments).exit_code == 2
+
+
+END = 1_700_000_000.0
+DIED = {"kind": "dead_letters", "queue": "mail", "at": END - 3700, "until": END - 10, "brokers": ["a", "b"],
+        "figures": {"count": 3, "reason": "no such address"}}  # fmt: skip
+AWAY = {
+    "kind": "store_away",
+    "queue": "",
+    "at": END - 7300,
+    "until": END - 7290,
+    "brokers": ["a"],
+    "figures": {},
+}
+
+
+@pytest.fixture
+def incidents(broker: ScriptedBroker) -> ScriptedBroker:
+    """A broker with two incidents."""
+    answer = {"since": END - 86_400, "until": END, "incidents": [DIED, AWAY]}
+    broker.on[wire.INCIDENTS] = lambda _message: answer
+    return broker
+
+
+def test_incidents_are_shown_with_their_figures_the_latest_first(incidents: ScriptedBroker, run: Run) -> None:
+    head, first, second = run("incidents").stdout.splitlines()
+    assert head.split() == ["began_at", "lasted", "incident", "queue", "brokers", "figures"]
+    assert first.split()[-9:] == ["mail", "a,", "b", "count", "3,", "reason", "no", "such", "address"]
+    assert second.split()[-4:] == ["store_away", "-", "a", "-"]
+    assert incidents.of(wire.INCIDENTS)[-1].fields == ["day", None]
+
+
+@pytest.mark.parametrize(
+    ("since", "span", "shown"),
+    [("5s", "hour", []), ("1h", "hour", [DIED]), ("3h", "day", [DIED, AWAY]), ("30d", "month", [DIED, AWAY])],
+)
+def test_incidents_that_went_on_since_then_are_shown(
+    incidents: ScriptedBroker, run: Run, since: str, span: str, shown: list[dict[str, Any]]
+) -> None:
+    told = json.loads(run("incidents", "list", "--queue", "mail", "--since", since, "--json").stdout)
+    assert told["incidents"] == shown
+    assert incidents.of(wire.INCIDENTS)[-1].fields == [span, "mail"]
+
+
+def test_incidents_have_bounds_of_time_and_number(incidents: ScriptedBroker, run: Run) -> None:
+    assert len(run("incidents", "--limit", "1").stdout.splitlines()) == 2
+    assert "30 days at most" in run("incidents", "--since", "31d").stderr
+    assert run("incidents", "--since", "5s").stderr == "no incidents in 5 s\n"
+    incidents.hello["permissions"] = {"push": ["mail"]}
+    assert "takes the permission read" in run("incidents", "--since", "5s").stderr

@@ -55,6 +55,7 @@ VERBS: dict[bytes, Entry] = {
     wire.QUEUE: Entry(("large",)),
     wire.STATS: Entry(()),
     wire.HISTORY: Entry(("queue", "large", None, "hours")),
+    wire.INCIDENTS: Entry(("month", None)),
     wire.COUNTERS: Entry(()),
     wire.WORKERS: Entry((None,)),
     wire.ENDS: Entry(("large", None, 1000)),

@@ -165,7 +165,7 @@ SAID: dict[bytes, tuple[Any, ...]] = {
     wire.PUBLISH: ("news", pack(b"topic", b"text"), {}),
 }
 #: Verbs without a name, whose answers have fewer rows for those who may not see them.
-LISTS = {wire.QUEUES, wire.STATS, wire.STREAMS, wire.TASKS}
+LISTS = {wire.QUEUES, wire.INCIDENTS, wire.STATS, wire.STREAMS, wire.TASKS}
 
 
 @pytest.fixture(scope="module")
@@ -450,6 +450,10 @@ def test_what_names_a_queue_in_its_content_is_asked_for_that(many: Many, eve: Sm
     assert outcome(eve.ask(wire.REDRIVE, "victim", {}, "large")) == "OK"
     assert outcome(eve.ask(wire.HISTORY, "broker", "b", None, "hour")) == FORBIDDEN
     assert outcome(eve.ask(wire.HISTORY, "stream", "news", None, "hour")) == FORBIDDEN
+    of_brokers = many.operator.ask(wire.INCIDENTS, "hour", None).fields[0]["incidents"]
+    assert "" in {incident["queue"] for incident in of_brokers}
+    of_victim = eve.ask(wire.INCIDENTS, "hour", None).fields[0]["incidents"]
+    assert {incident["queue"] for incident in of_victim} <= {"victim"}
 
 
 def test_a_subscription_is_taken_from_its_holder_by_those_who_manage_its_stream(

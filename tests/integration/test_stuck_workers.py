@@ -55,7 +55,11 @@ def test_a_handler_that_hangs_is_named_with_its_job_and_the_next_one_waits(
 
 def incidents(broker: BrokerProcess, kind: str) -> list[dict[str, Any]]:
     answer = Web(broker.http).get("/api/v1/incidents?queue=hangs").json
-    return [row for row in answer["incidents"] if row["kind"] == kind]
+    with Client(endpoint=broker.doors["smq"]) as client:
+        rows = client.incidents.list("hangs").incidents
+    found = [row for row in answer["incidents"] if row["kind"] == kind]
+    assert not found or found[0]["at"] in [row.at for row in rows if row.kind == kind]
+    return found
 
 
 def one(client: Client, queue: str) -> WorkerRow:

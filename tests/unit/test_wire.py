@@ -223,6 +223,11 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
         b"FIND",
         "941b 81 a46b696e64 a46d61696c 14 c0",
     ),
+    "incidents": (
+        (wire.INCIDENTS, 27, "hour", None),
+        b"INCIDENTS",
+        "931b a4686f7572 c0",
+    ),
     "errors": (
         (wire.ERRORS, 27, None),
         b"ERRORS",

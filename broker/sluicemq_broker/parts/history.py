@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 #: A history needs what its subject needs: of a stream ``subscribe``, of a broker ``operate``.
 NEEDS: Final = {
-    wire.HISTORY: Needs(Action.READ, more=lambda _history, kind, name, *_: [visible.history(kind, name)])
+    wire.HISTORY: Needs(Action.READ, more=lambda _history, kind, name, *_: [visible.history(kind, name)]),
+    wire.INCIDENTS: Needs(Action.READ, shows=visible.incidents),
 }
 #: Seconds between two looks for days that are over.
 _ROLL_UP: Final = 1800.0
@@ -57,7 +58,14 @@ class HistoryPart(Part):
                 NEEDS[wire.HISTORY],
                 (str, str, str | None, str),
                 reads=True,
-            )
+            ),
+            wire.INCIDENTS: AdminVerb(
+                lambda _session: self._incidents,
+                Incidents.read,
+                NEEDS[wire.INCIDENTS],
+                (str, str | None),
+                reads=True,
+            ),
         }
         foundation.owners.on_lost(lambda _owner: self._incidents.lease_lost())
 
@@ -97,7 +105,7 @@ class HistoryPart(Part):
             "/incidents",
             "incidents.list",
             "Up to 100 incidents, the latest first",
-            Needs(Action.READ, shows=visible.incidents),
+            NEEDS[wire.INCIDENTS],
             IncidentsRow,
             lambda call: self._incidents.read(call.query.span, call.query.queue),
             query=IncidentsQuery,

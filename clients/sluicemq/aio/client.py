@@ -135,6 +135,11 @@ class Client(Life[_Core]):
         return namespaces.History(self._verbs.history)
 
     @property
+    def incidents(self) -> namespaces.Incidents:
+        """Return ``client.incidents``."""
+        return namespaces.Incidents(self._verbs.incidents)
+
+    @property
     def audit(self) -> namespaces.Audit:
         """Return ``client.audit``."""
         return namespaces.Audit(self._verbs.audit)

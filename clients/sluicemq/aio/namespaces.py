@@ -220,6 +220,12 @@ class History(_Namespace):
     broker = Awaited(history.History.broker)
 
 
+class Incidents(_Namespace):
+    """Incidents: what happened to queues and brokers that is out of the ordinary."""
+
+    list = Awaited(history.Incidents.list)
+
+
 class Audit(_Namespace):
     """The audit: administrative acts, logins and refusals. Needs the permission ``operate``."""
 

@@ -45,7 +45,7 @@ _HOMES = {
         "work": ["work", "pop"],
         "results": ["call"],
         "queues": ["queues", "stats", "ping"],
-        "history": ["history"],
+        "history": ["history", "incidents"],
         "top": ["top"],
         "workers": ["workers", "kinds", "events"],
         "jobs": ["jobs"],
@@ -71,7 +71,7 @@ _BESIDE: Final = 18
 SECTIONS: Final = {
     "Jobs": ["push", "call", "work", "pop", "jobs", "find", "dead-letters"],
     "Queues, streams and schedules": ["queues", "streams", "subscriptions", "schedules", "operations"],
-    "Watching": ["top", "stats", "workers", "kinds", "events", "history", "ping", "doctor"],
+    "Watching": ["top", "stats", "workers", "kinds", "events", "history", "incidents", "ping", "doctor"],
     "Keys and principals": ["key", "principals", "audit"],
     "The broker": ["serve", "device", "config", "brokers", "backup", "restore", "bench", "completion"],
 }

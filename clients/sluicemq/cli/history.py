@@ -1,4 +1,4 @@
-"""``sluicemq history``: what a queue, stream, device or broker has counted, minute by minute."""
+"""``sluicemq history`` and ``incidents``: what was counted, minute by minute, and what was unusual."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any, TypeVar
 import click
 
 from sluicemq.cli.nouns import Noun, note_former
-from sluicemq.cli.output import Invocation, took
+from sluicemq.cli.options import Ago
+from sluicemq.cli.output import Invocation, none_seen, span, took
 from sluicemq.installed import to_install
+from sluicemq.protocol.permissions import Action
 
 #: Columns of a line and their headings; other counters are in JSON only.
 _JOBS = {
@@ -47,6 +49,8 @@ CHARTS = {
     "stream": (("published", "messages_read"),),
     "device": (("received", "sent", "lost"),),
 }
+#: Spans of time up to now, in seconds, for which brokers return incidents.
+_RECENT = {"hour": 3600.0, "day": 86_400.0, "month": 30 * 86_400.0}
 #: Minutes that are shown without --on.
 _SHOWN = 60
 _FORMS = {"minute": "%H:%M", "hour": "%m-%d %H:00", "day": "%Y-%m-%d", "month": "%Y-%m"}
@@ -74,6 +78,11 @@ def _when(function: _Function) -> _Function:
 @click.group(cls=Noun, default="queue")
 def history() -> None:
     """Show what all brokers have counted: by minute, of the last hour. Times are UTC."""
+
+
+@click.group(cls=Noun, default="list")
+def incidents() -> None:
+    """Show what happened to queues and brokers that is out of the ordinary."""
 
 
 @history.command("queue")
@@ -133,6 +142,43 @@ def of_device(invocation: Invocation, device: str, by: str | None, on: str | Non
 def of_broker(invocation: Invocation, host: str, by: str | None, on: str | None, plot: Path | None) -> None:
     """Show the history of the brokers on a HOST; without one, of all brokers together."""
     _show(invocation, "broker", (host,), by, on, plot)
+
+
+@incidents.command("list")
+@click.option("--queue", metavar="QUEUE", help="Of this queue, and of brokers.")
+@click.option("--since", type=Ago(), metavar="T", default="24h", show_default=True,
+              help="That went on then, or began later: 2h, or a time. 30 days at most.")  # fmt: skip
+@click.option("--limit", type=click.IntRange(1, 100), metavar="N", default=100, show_default=True,
+              help="At most N, the latest.")  # fmt: skip
+@click.pass_obj
+def list_incidents(invocation: Invocation, queue: str | None, since: float, limit: int) -> None:
+    """Show incidents of all brokers, the latest first."""
+    recent = next((name for name, seconds in _RECENT.items() if since <= seconds), None)
+    if recent is None:
+        raise click.UsageError("--since: 30 days at most")
+    with invocation.client() as client:
+        found = client.sent.incidents.list(queue, span=recent)
+        none = none_seen(client, Action.READ, "incidents", f"no incidents in {span(since)}")
+    begin = found["until"] - since
+    rows = [row for row in found["incidents"] if row["until"] >= begin][:limit]
+    if invocation.as_json:
+        invocation.json({**found, "since": begin, "incidents": rows})
+    elif rows:
+        invocation.table("", [_incident_row(row) for row in rows])
+    else:
+        invocation.note(none)
+
+
+def _incident_row(incident: dict[str, Any]) -> dict[str, Any]:
+    figures = incident["figures"].items()
+    return {
+        "began_at": incident["at"],
+        "lasted": span(incident["until"] - incident["at"]),
+        "incident": incident["kind"],
+        "queue": incident["queue"] or None,
+        "brokers": ", ".join(incident["brokers"]),
+        "figures": ", ".join(f"{name} {value}" for name, value in figures) or None,
+    }
 
 
 def _show(

@@ -11,7 +11,7 @@ from sluicemq.namespaces.brokers import Brokers, Kinds, Workers
 from sluicemq.namespaces.calls import Calls, PlainCalls
 from sluicemq.namespaces.dead_letters import DeadLetters
 from sluicemq.namespaces.events import Events
-from sluicemq.namespaces.history import History
+from sluicemq.namespaces.history import History, Incidents
 from sluicemq.namespaces.jobs import Jobs
 from sluicemq.namespaces.operations import Operations
 from sluicemq.namespaces.principals import Grants, Principals
@@ -45,6 +45,7 @@ class Namespaces:
         self.kinds = Kinds(calls)
         self.events = Events(calls)
         self.history = History(calls)
+        self.incidents = Incidents(calls)
         self.audit = Audit(calls)
 
     def stats(self) -> StatsRow:

@@ -1,15 +1,15 @@
-"""``client.history``."""
+"""``client.history`` and ``client.incidents``."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from sluicemq.arguments import checked
-from sluicemq.namespaces.namespace import CalledBefore
-from sluicemq.namespaces.words import SpanWord
+from sluicemq.namespaces.namespace import CalledBefore, Namespace
+from sluicemq.namespaces.words import RecentWord, SpanWord
 from sluicemq.protocol import wire
 from sluicemq.protocol.enums import Span
-from sluicemq.protocol.rows import HistoryRow
+from sluicemq.protocol.rows import HistoryRow, IncidentsRow
 
 
 @checked()
@@ -55,3 +55,18 @@ class History(CalledBefore, verb="queue"):
             raise TypeError("history is of one queue, stream, device, broker")
         (kind, name) = about[0]
         return getattr(plain, kind)(name, **when)
+
+
+@checked()
+class Incidents(Namespace):
+    """Incidents: what happened to queues and brokers that is out of the ordinary."""
+
+    __slots__ = ()
+
+    def list(self, queue: str | None = None, *, span: RecentWord = "day") -> IncidentsRow:
+        """Return up to 100 incidents of the last hour, day or 30 days, the latest first.
+
+        With ``queue``: those of this queue, and those of brokers. Older brokers don't know incidents:
+        :class:`~sluicemq.BadVerbError`.
+        """
+        return self._calls.read(IncidentsRow, wire.INCIDENTS, span, queue)

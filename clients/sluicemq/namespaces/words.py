@@ -15,5 +15,7 @@ StateWord: TypeAlias = Annotated[
 FlowWord: TypeAlias = Annotated[Flow | Literal["delivery", "intake"], text]
 #: A span of time of a history.
 SpanWord: TypeAlias = Annotated[Span | Literal["minute", "hour", "day", "month"], text]
+#: A span of time up to now.
+RecentWord: TypeAlias = Annotated[Literal["hour", "day", "month"], text]
 #: Runs of a schedule that are made up for.
 MisfireWord: TypeAlias = Annotated[Misfire | Literal["skip", "one", "all"], text]

@@ -113,6 +113,7 @@ _TABLE: Final[dict[str, _Rows]] = {
     "kinds": (("list", "KINDS", "list"),),
     "events": (("read", "EVENTS", "read"), ("follow", "EVENTS", "follow")),
     "history": tuple((of, "HISTORY", of) for of in ("queue", "kind", "stream", "device", "broker")),
+    "incidents": (("list", "INCIDENTS", "list"),),
     "audit": (("list", "AUDIT", "list"), ("iterate", "AUDIT", "-")),
 }
 

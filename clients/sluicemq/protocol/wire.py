@@ -53,6 +53,7 @@ From the client::
     STATS   [n]                                         -> {broker, counters, queues}
     COUNTERS [n]                                        -> {broker, counters}
     HISTORY [n, kind, name, day|nil, span]              -> {points: [{at, counted: {...}}, ...], ...}
+    INCIDENTS [n, span, queue|nil]                      -> {since, until, incidents: [{kind, queue, ...}]}
     WORKERS [n, queue|nil]                              -> [{queue, name, door, connected, jobs, ...}, ...]
     WORKER  [n, action, name]                           -> number of workers of this name at this broker:
                                                            ``quiet``: they get no more jobs until they
@@ -245,6 +246,7 @@ QUEUES: Final = b"QUEUES"
 QUEUE: Final = b"QUEUE"
 STATS: Final = b"STATS"
 HISTORY: Final = b"HISTORY"
+INCIDENTS: Final = b"INCIDENTS"
 COUNTERS: Final = b"COUNTERS"
 WORKERS: Final = b"WORKERS"
 KINDS: Final = b"KINDS"
@@ -410,6 +412,7 @@ LOOKS: Final = frozenset(
             QUEUE,
             STATS,
             HISTORY,
+            INCIDENTS,
             COUNTERS,
             WORKERS,
             KINDS,
