@@ -66,7 +66,7 @@ class Interruptible:
                 return function(*args, **keywords)
         finally:
             if self.stopped_by is not None:
-                _raise_in(thread, None)  # it has been raised, or comes too late
+                _raise_pending(self.stopped_by)
 
     @contextmanager
     def stopping(self, stop: Callable[[type[Exception]], object]) -> Iterator[None]:
@@ -197,5 +197,18 @@ def log_hung(job: Job) -> HardTimeLimitError:
     return HardTimeLimitError(text)
 
 
-def _raise_in(thread: int, error: type[Exception] | None) -> None:
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), error and ctypes.py_object(error))
+def _raise_in(thread: int, error: type[Exception]) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
+
+
+def _raise_pending(error: type[Exception]) -> None:
+    """Have an error of :func:`_raise_in` that comes too late raised here, in its thread, and drop it.
+
+    To take it back (``PyThreadState_SetAsyncExc`` with NULL) leaves CPython 3.11 looking for it after each
+    jump, for as long as the process lives: all is slower then, and what is traced never ends.
+    """
+    try:
+        for _ in range(2):  # pending errors are raised at jumps
+            pass
+    except error:
+        pass
