@@ -90,7 +90,7 @@ TEXTS: dict[str, list[Any]] = {
     **{
         f"PUSH {name}": ["5"]
         for name, option in OPTIONS.items()
-        if option.rule.expected.startswith("a string")
+        if option.rule.expected.startswith(("a string", "1 to 64 visible"))
     },
     "PUSH backoff": [{}],
 }

@@ -171,6 +171,7 @@ def test_each_path_that_changes_something_is_recorded_and_no_other(
     client: Client, web: Web, path: str
 ) -> None:
     names = {"queue": "victim", "job_id": "none", "name": "none", "task_id": "none", "subject": "queue"}
+    names["stream"] = "none"
     before = recorded(client)
 
     answer = web.post(path.format(**names), {"what": "nothing", "state": "nothing"}, TOKEN)
