@@ -323,7 +323,7 @@ class QueueSettings:
 
     pack: bool = flag(
         "store plain jobs that come in one message in one document, which costs MongoDB a tenth",
-        default=False,
+        default=True,
         live=True,
     )
 

@@ -87,7 +87,7 @@ class QueueDefaults(NamedTuple):
     tenant_max_running: int | None = None
     tenant_rate: float | None = None
     tenant_burst: int | None = None
-    packs: bool = False
+    packs: bool = True
     limited: bool = False
 
     @property
