@@ -37,17 +37,9 @@ from sluicemq import (
     Worker,
     arguments,
 )
-from sluicemq.namespaces.audit import Audit
-from sluicemq.namespaces.brokers import Brokers, Workers
-from sluicemq.namespaces.dead_letters import DeadLetters
-from sluicemq.namespaces.events import Events
-from sluicemq.namespaces.history import History
-from sluicemq.namespaces.jobs import Jobs
-from sluicemq.namespaces.operations import Operations
-from sluicemq.namespaces.principals import Principals
-from sluicemq.namespaces.queues import Queues
-from sluicemq.namespaces.schedules import Schedules
-from sluicemq.namespaces.streams import Streams, Subscriptions
+from sluicemq.namespaces import Namespaces
+from sluicemq.namespaces.calls import Calls
+from sluicemq.namespaces.namespace import Namespace
 from sluicemq.protocol import wire
 from sluicemq.protocol.durations import Duration, check_span
 from sluicemq.protocol.readable import MOST_REASON
@@ -79,10 +71,10 @@ GOOD: dict[Any, Any] = {
 }
 #: The namespaces of a client, whose methods are its verbs.
 NAMESPACES: dict[str, type] = {
-    "audit": Audit, "brokers": Brokers, "dead_letters": DeadLetters, "events": Events, "history": History,
-    "jobs": Jobs, "operations": Operations, "principals": Principals, "queues": Queues,
-    "schedules": Schedules, "streams": Streams, "subscriptions": Subscriptions, "workers": Workers,
-}  # fmt: skip
+    name: type(value)
+    for name, value in vars(Namespaces(Calls.__new__(Calls))).items()
+    if isinstance(value, Namespace)
+}
 #: They check by themselves, which other tests show: too often called to be checked by their annotations.
 APART = {Producer: {"push", "push_many", "submit", "call"}, Publisher: {"publish"}, Reader: {"read"}}
 
