@@ -65,10 +65,11 @@ CALLS = {
     "device": ["streamer", "tcp://127.0.0.1:*", "tcp://127.0.0.1:*"],
     "serve": ["--mongodb-uri", "URI", "--endpoint", "tcp://127.0.0.1:*", "--config", "NO_DEVICES"],
 }
-#: Measures, which tests of its own see; prints a script for a shell; prints a line a message, or event;
-#: needs a worker.
+#: Measures, which tests of its own see; prints a script for a shell; prints a line a message, event,
+#: or job; needs a worker.
 ELSEWHERE = {
     "bench", "completion", "streams tail", "events read", "events follow", "workers quiet", "workers stop",
+    "dead-letters export",
 }  # fmt: skip
 #: Those that become another program; the first two last until they are ended.
 BECOMING = {"device", "serve", "config check"}
