@@ -179,7 +179,9 @@ def test_jobs_of_a_claim_that_was_not_answered_are_delivered(queue: ProxiedQueue
     with queue.working() as handled:
         queue.wait_all_committed()
 
-    assert queue.cuts == 1  # it is not sent again: what it has reserved is read back under its number
+    # None is sent again: what it has reserved is read back under its number. A busy broker may claim twice.
+    numbers = [_update(claim)["$set"]["hold"] for claim in queue.swallowed]
+    assert len(set(numbers)) == len(numbers) >= 1
     assert handled == Counter(JOBS)
     assert handled.attempts == {1}
 
