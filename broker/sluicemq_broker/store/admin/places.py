@@ -31,7 +31,7 @@ def ranges(these: Document, sort: Sort, after: Place | None) -> Iterator[Documen
     last = _values(after, sort)
     for count in reversed(range(len(sort))):
         alike = {name: {"$eq": value} for (name, _), value in zip(sort[:count], last, strict=False)}
-        yield {"$and": [these, {**alike, sort[count][0]: _behind(last[count], sort[count][1])}]}
+        yield {"$and": [these, {**alike, sort[count][0]: _after(last[count], sort[count][1])}]}
 
 
 def place_of(job: Mapping[str, Any], sort: Sort) -> Place | None:
@@ -77,8 +77,8 @@ def _values(place: Place, sort: Sort) -> list[Any]:
     ]
 
 
-def _behind(value: Any, way: int) -> Document:
-    """Return the condition for values behind one; no value is before all texts."""
+def _after(value: Any, way: int) -> Document:
+    """Return the condition for values after one; no value is before all texts."""
     if value is None:
         return {"$gte": ""}
     return {"$gt" if way > 0 else "$lt": value}

@@ -217,9 +217,9 @@ class Search:
         jobs = opened(stored, self._now)
         if self._needles and is_pack(stored):
             jobs = [job for job in jobs if self._says(job)]
-        shown_jobs = [_shown(job, self._now) for job in jobs]
+        rows = [_row(job, self._now) for job in jobs]
         states = self._wanted.states  # a candidate may have expired, or have changed meanwhile
-        return [job for job in shown_jobs if not states or job["state"] in states]
+        return [job for job in rows if not states or job["state"] in states]
 
     def _says(self, job: Document) -> bool:
         """Return whether the texts that are looked for are in a job."""
@@ -279,7 +279,7 @@ def with_id(
             jobs = durable(database)[collection(queue)]
             for stored in jobs.find({"_id": {"$in": ids}}, _FIELDS, hint=BY_ID):
                 inside = [job for job in opened(stored, now) if str(job["_id"]).startswith(beginning)]
-                found += [(queue, _shown(job, now)) for job in inside]
+                found += [(queue, _row(job, now)) for job in inside]
     return sorted(found, key=lambda row: (row[1]["id"], row[0]))
 
 
@@ -345,7 +345,7 @@ def _lower(value: Any) -> bytes:
     return value.lower() if isinstance(value, bytes) else b""
 
 
-def _shown(job: Document, now: float) -> Document:
+def _row(job: Document, now: float) -> Document:
     """Return a job as it is shown, with the beginning of its payload."""
     row = shown(job, state_at(job, now))
     if not isinstance(row.get("errors", []), list):  # it is no job
