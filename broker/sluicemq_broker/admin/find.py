@@ -27,10 +27,12 @@ from sluicemq_broker.security import Caller, visible
 from sluicemq_broker.store import QUEUES_AT_ONCE, SHOWN_STATES, SLICE, Candidate, Search, Wanted, with_id
 from sluicemq_devices.hub import in_pieces
 
-#: Seconds of one request, about. Searches at once, one for each principal; and those that may wait.
+#: Seconds of one request, about. Searches at once, one for each principal; and those that run or wait: of all
+#: principals, and of one, so that nobody takes all places.
 _SECONDS: Final = 0.1
 _AT_ONCE: Final = 2
-_MOST_WAITING: Final = 16
+_MOST_ASKED: Final = 16
+_MOST_OF_ONE: Final = 8
 _MOST_FOUND: Final = 200
 _LONGEST: Final = 256
 _MOST_HEADERS: Final = 8
@@ -125,9 +127,13 @@ class Finder:
     @contextmanager
     def _turn(self, caller: Caller) -> Iterator[None]:
         """Wait until this principal's turn has come; raises Unavailable where too many wait."""
-        if self._asked >= _MOST_WAITING:
-            raise UnavailableError(f"{self._asked} searches wait already: try again in a second")
-        user = self._users.setdefault(caller.name, self._slots.user())
+        user = self._users.get(caller.name) or self._slots.user()
+        own = user.slots + len(user.later)
+        if self._asked >= _MOST_ASKED or own >= _MOST_OF_ONE:
+            raise UnavailableError(
+                f"{self._asked} searches wait already, {own} of this principal: try again in a second"
+            )
+        self._users[caller.name] = user
         self._asked += 1
         try:
             with user.slot():
