@@ -39,12 +39,7 @@ def run_without(package: str, folder: Path, *arguments: object) -> CompletedProc
     for installed in Path(sysconfig.get_path("purelib")).iterdir():
         if installed.name.partition("-")[0] != package:  # gevent, and gevent-25.9.1.dist-info
             (folder / installed.name).symlink_to(installed)
-    for own in (
-        "sluicemq",
-        "sluicemq_broker",
-        "sluicemq_devices",
-        "sluicemq_bench",
-    ):  # or in a tree
+    for own in ("sluicemq", "sluicemq_broker", "sluicemq_devices", "sluicemq_bench"):  # or in a tree
         found = find_spec(own)
         if own != package and found and found.origin and not (folder / own).exists():
             (folder / own).symlink_to(Path(found.origin).parent)

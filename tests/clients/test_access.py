@@ -104,20 +104,11 @@ class TestGettingIn:
     @pytest.mark.parametrize("name", ["Producer", "Publisher", "Reader", "Worker", "Subscription"])
     @pytest.mark.parametrize("whole", [False, True], ids=["keywords", "an Access"])
     def test_everything_that_connects_takes_a_key(
-        self,
-        broker: GuardedBroker,
-        key: str,
-        access: dict[str, Any],
-        name: str,
-        *,
-        whole: bool,
+        self, broker: GuardedBroker, key: str, access: dict[str, Any], name: str, *, whole: bool
     ) -> None:
-        # Given
         broker.keys.add(key)
         broker.on[wire.HOLD] = lambda _message: BadStreamError("there is none yet")
-        # When
         made = _MAKE[name](_whole(broker, access)) if whole else _MAKE[name](broker.endpoint, **access)
-        # Then
         runs = isinstance(made, Worker | Subscription)
         try:
             if runs:
@@ -148,12 +139,10 @@ class TestStayingOut:
     def test_a_key_that_the_broker_does_not_know_is_named(
         self, broker: GuardedBroker, key: str, access: dict[str, Any], caplog: pytest.LogCaptureFixture
     ) -> None:
-        # When
         with Client(timeout=SECONDS, **access, endpoint=broker.endpoint) as client:
             with pytest.raises(NotAdmittedError) as raised:
                 client.ping()
             wait_until(lambda: broker.refused >= 3, what="three tries")
-        # Then
         named = key_id(read_key(key))
         said = f"can't enter {broker.endpoint}: the broker refused this key (id {named})"
         assert str(raised.value).startswith(said)
@@ -232,13 +221,10 @@ class TestStayingOut:
     def test_a_key_that_is_added_later_lets_the_client_in(
         self, broker: GuardedBroker, key: str, access: dict[str, Any]
     ) -> None:
-        # Given
         with Producer(**access, endpoint=broker.endpoint) as producer:
             receipt = producer.push("queue", b"x")
             wait_until(lambda: broker.refused, what="a refusal")
-            # When
             broker.keys.add(key)
-            # Then
             receipt.wait(SECONDS)
 
     def test_a_key_that_is_removed_keeps_the_client_out(

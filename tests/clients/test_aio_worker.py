@@ -87,7 +87,6 @@ def test_verdicts_of_handlers_that_end_together_travel_together(broker: Scripted
 
 
 def test_a_handlers_end_settles_its_job(jobs: OwnQueue) -> None:
-    # Given
     async def handle(job: Job) -> Any:
         if job.attempt > 1:
             return b"again"
@@ -109,9 +108,7 @@ def test_a_handlers_end_settles_its_job(jobs: OwnQueue) -> None:
             replies = [await producer.submit(jobs.queue, what, backoff="none") for what in asked]
             return [await reply.result(SECONDS) for reply in replies]
 
-    # When
     results = asyncio.run(main())
-    # Then
     assert results == [b"done", b"again", b"again", b"again"]
     assert jobs.state("reject") == "dead"
     assert jobs.state("requeue") == "scheduled"

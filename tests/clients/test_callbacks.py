@@ -77,9 +77,7 @@ def test_a_callback_may_wait_for_its_own_producer(broker: ScriptedBroker) -> Non
             producer.flush(SECONDS)
             heard.put(producer.call("q", b"third", SECONDS))
 
-        # When
         producer.submit("q", b"first").add_done_callback(wait_in_it)
-        # Then
         assert heard.get(timeout=SECONDS) == b"42"
 
 
@@ -97,7 +95,6 @@ def test_a_refusal_may_be_pushed_elsewhere_though_the_window_is_full(broker: Scr
         producer.flush(SECONDS)
         moved.append(receipt.id)
 
-    # When
     with Producer(window=2, on_refused=move, endpoint=broker.endpoint) as producer:
         receipts = producer.push_many("bad", [b"a", b"b", b"c", b"d"])
     # Then: leaving the block has waited for all four
@@ -115,10 +112,8 @@ def test_a_slow_callback_slows_the_pushes_down(broker: ScriptedBroker) -> None:
     producer = Producer(window=1, push_timeout=0.01, on_refused=wait_in_it, endpoint=broker.endpoint)
     with pytest.raises(TooLargeError):
         producer.push("q", b"x").wait(SECONDS)
-    # When
     with pytest.raises(SluiceError, match="no room"):
         producer.push("q", b"y")
-    # Then
     go_on.set()
     producer.close()
 
@@ -190,7 +185,6 @@ def test_the_child_of_a_fork_may_wait_in_threads_with_the_numbers_of_the_parents
         pid = os.fork()
         if not pid:
             os._exit(runs_no_user_code())
-        # Then
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         assert runs_no_user_code()
 
@@ -216,7 +210,6 @@ def test_a_handler_of_log_lines_that_pushes_holds_up_no_connection(broker: Scrip
     with handling(handler):
         del broker.on[wire.PUSH]
         broker.start()
-        # Then
         first.wait(SECONDS)
         program.join(SECONDS)
         assert not program.is_alive()
@@ -252,7 +245,6 @@ def test_no_user_code_runs_in_an_io_thread(broker: ScriptedBroker) -> None:
             broker.stop()
             broker.start()
             wait_until(lambda: any("again" in line for line in threads.seen))
-    # Then
     assert seen == {"on_refused": "sluicemq-callbacks", "done": "sluicemq-callbacks"}
     lines = [line for line in threads.seen if not line.startswith("job ")]
     assert len(lines) >= 5, lines
@@ -273,12 +265,10 @@ def test_lines_that_nobody_takes_are_left_out_and_counted() -> None:
         with no_user_code():
             log.warning("first")
             assert begun.wait(SECONDS)
-            # When
             for number in range(MOST_WAITING + 7):
                 log.warning("line %d", number)
         go_on.set()
         log.wait(SECONDS)
-    # Then
     assert len(lines) == 1 + MOST_WAITING + 1
     assert "7 lines are left out" in lines[1]
 

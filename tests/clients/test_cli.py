@@ -102,7 +102,6 @@ def test_a_push_that_only_the_store_has_not_confirmed_says_so_and_how_to_repeat_
 def test_every_command_tells_a_silent_store_from_a_silent_broker(
     broker: ScriptedBroker, run: Run, command: list[str]
 ) -> None:
-    # Given
     for verb in (wire.PURGE, wire.RESULT):
         broker.on[verb] = lambda _message: SILENCE
     # When, Then: all answer
@@ -164,15 +163,12 @@ def test_ping_tells_how_long_it_took(broker: ScriptedBroker, run: Run) -> None:
 
 
 def test_ping_waits_for_a_broker_that_comes_up(broker: ScriptedBroker) -> None:
-    # Given
     broker.stop()
     environment = os.environ | {"SLUICEMQ_ENDPOINT": broker.endpoint}
     command = [sys.executable, "-m", "sluicemq.cli", "ping", "--wait", "60"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
         try:
-            # When
             broker.start()
-            # Then
             assert process.wait(SECONDS) == 0
         finally:
             process.kill()
@@ -276,8 +272,6 @@ def test_the_command_without_click_says_what_to_install(tmp_path: Path) -> None:
     ],
     ids=" ".join,
 )
-def test_a_value_that_nothing_may_have_is_wrong_usage_wherever_it_is_found(
-    words: list[str],
-) -> None:
+def test_a_value_that_nothing_may_have_is_wrong_usage_wherever_it_is_found(words: list[str]) -> None:
     nowhere = {"SLUICEMQ_ENDPOINT": "tcp://127.0.0.1:9"}
     assert CliRunner().invoke(app, words, env=nowhere).exit_code == 2

@@ -28,11 +28,8 @@ def a_job(**fields: Any) -> dict[str, Any]:
 
 
 def test_show_tells_a_job_with_its_times_and_its_history(broker: ScriptedBroker, run: Run) -> None:
-    # Given
     broker.on[wire.SHOW] = lambda _message: a_job()
-    # When
     shown = run("jobs", "show", "mail", "one").stdout
-    # Then
     assert broker.of(wire.SHOW)[0].fields == ["mail", "one"]
     lines = [line.split() for line in shown.splitlines()]
     assert ["id", "one"] in lines
@@ -43,16 +40,13 @@ def test_show_tells_a_job_with_its_times_and_its_history(broker: ScriptedBroker,
 
 
 def test_show_shows_the_payload_only_if_asked(broker: ScriptedBroker, run: Run) -> None:
-    # Given
     broker.on[wire.SHOW] = lambda message: a_job(state="done" if message.fields[1] == "two" else "dead")
-    # When
     for command in (
         ["jobs", "show", "mail", "one"],
         ["jobs", "show", "mail", "one"],
         ["jobs", "show", "mail", "two"],
     ):
         shown, asked = run(*command).stdout, run(*command, "--payload").stdout
-        # Then
         assert "load: pay" not in shown
         assert ["payload_bytes", "8"] in [line.split() for line in shown.splitlines()]
         assert "payload: pay\\x1bload" in asked
@@ -294,7 +288,6 @@ def test_settings_of_a_queue_are_set_taken_back_and_shown(broker: ScriptedBroker
 def test_queues_mark_estimates_and_tell_the_age_the_rates_and_what_is_paused(
     broker: ScriptedBroker, run: Run
 ) -> None:
-    # Given
     counts = {"ready": 48_000, "scheduled": 9_999, "reserved": 0, "done": 0, "dead": 10_000}
     rates = {"pushed": 1000.04, "delivered": 11.0, "committed": 10.26}
     row = {"name": "mail", **counts, "exact": False, "oldest_ready_age": 7300.0, "rates": rates}
@@ -303,9 +296,7 @@ def test_queues_mark_estimates_and_tell_the_age_the_rates_and_what_is_paused(
         {**row, "exact": True, "estimates": [], "paused": [], "oldest_ready_age": None},
     ]
     broker.on[wire.QUEUES] = lambda _message: rows
-    # When
     head, first, second = run("queues").stdout.splitlines()
-    # Then
     assert head.split() == [
         "name", "ready", "sched", "resv", "dead", "oldest", "in/s", "out/s", "paused", "new",
     ]  # fmt: skip

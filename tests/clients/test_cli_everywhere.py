@@ -34,14 +34,12 @@ def test_a_name_stands_for_the_brokers_at_all_of_its_addresses() -> None:
 
 
 def test_no_answer_of_dns_holds_a_command_up() -> None:
-    # Given
     answers = threading.Event()
 
     def resolve(_host: str) -> Sequence[Address]:
         answers.wait()
         return []
 
-    # When
     found = brokers_at(Access(("dns+tcp://a.example:1", "tcp://b:2"), resolve=resolve), 0.1)
     # Then it goes on while the lookup still waits
     assert found == ["dns+tcp://a.example:1", "tcp://b:2"]

@@ -76,15 +76,12 @@ def test_stats_show_the_broker_its_counters_and_its_queues(broker: ScriptedBroke
 
 
 def test_peek_shows_jobs_with_times_and_the_beginning_of_payloads(broker: ScriptedBroker, run: Run) -> None:
-    # Given
     job = {
         "id": "one", "state": "dead", "payload": b"\xffx" + b"y" * 100, "headers": {"a": 1}, "priority": 0,
         "attempts": 5, "created_at": 0, "eligible_at": 1.5, "expires_at": None, "errors": [],
     }  # fmt: skip
     broker.on[wire.PEEK] = lambda _message: [job]
-    # When
     shown = run("jobs", "list", "mail", "--state", "dead", "--limit", "3").stdout
-    # Then
     assert broker.of(wire.PEEK)[0].fields == ["mail", "dead", 3, {"first": 256}]
     assert shown.split()[:5] == ["id", "attempts", "age", "headers", "payload"]
     assert '{"a": 1}' in shown
@@ -99,9 +96,7 @@ def test_peek_shows_the_beginning_of_a_long_payload(broker: ScriptedBroker, run:
     whole = {"id": "whole", "state": "ready", "payload": bytes(8_000_000)}
     left_out = {"id": "left", "state": "ready", "payload_bytes": 12_000_000}
     broker.on[wire.PEEK] = lambda _message: [whole, left_out]
-    # When
     shown = run("jobs", "list", "mail").stdout
-    # Then
     assert "\\x00\\x00" in shown
     assert "12000000 bytes" in shown
 
@@ -160,10 +155,8 @@ def test_nothing_shown_can_command_the_terminal(broker: ScriptedBroker, run: Run
 
 
 def test_queues_asks_for_one_queue_alone(broker: ScriptedBroker, run: Run) -> None:
-    # Given
     no_queue = BadQueueError("there is no queue 'nosuch'")
     broker.on[wire.QUEUE] = lambda message: QUEUES[1] if message.fields == ["thumbs"] else no_queue
-    # Then
     assert json.loads(run("queues", "list", "thumbs", "--json").stdout) == {"queues": QUEUES[1:]}
     unknown = run("queues", "list", "nosuch")
     assert unknown.exit_code == 1

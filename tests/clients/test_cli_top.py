@@ -154,10 +154,7 @@ def test_workers_are_told_by_who_they_are_and_what_they_have(run: Run, broker: S
     assert line.split() == [
         "mail", "mailer", "web-1.example.net:4711", "library", "2", "h", "2/100", "1", "min", "b",
     ]  # fmt: skip
-    assert json.loads(run("--json", "workers", "mail").stdout) == {
-        "workers": [WORKER],
-        "unanswered": [],
-    }
+    assert json.loads(run("--json", "workers", "mail").stdout) == {"workers": [WORKER], "unanswered": []}
     assert [worker.fields for worker in broker.of(wire.WORKERS)] == [[None], ["mail"]]
 
 

@@ -71,13 +71,11 @@ def test_a_command_is_told_of_the_trace_of_its_job(broker: ScriptedBroker) -> No
     process, peer = start_work(broker, "work", "q", "--exec", 'printf "$TRACEPARENT/$TRACESTATE"')
     headers = {"traceparent": "00-ab-cd-01", "tracestate": "a\nb"}
     row = [b"r-x", "id-x", b"x", headers, 1]
-    # When
     try:
         broker.send(peer, wire.encode(wire.DELIVER, 0, "q", [row]))
         broker.wait_for(wire.SETTLE)
     finally:
         end_work(process)
-    # Then
     assert broker.settled() == {b"r-x": ["COMMIT", b"00-ab-cd-01/", None]}
 
 
@@ -114,13 +112,10 @@ def test_work_prints_payloads_and_commits_them(broker: ScriptedBroker) -> None:
 def test_work_whose_reader_has_gone_gives_the_jobs_back_and_ends_quietly_with_1(
     broker: ScriptedBroker,
 ) -> None:
-    # Given
     process, peer = start_work(broker, "work", "q", "--print", "--prefetch", "5")
     assert process.stdout
     process.stdout.close()
-    # When
     broker.deliver(peer, "q", [b"1", b"2", b"3", b"4", b"5"])
-    # Then
     assert process.wait(SECONDS) == 1
     assert process.stderr
     assert process.stderr.read() == ""
@@ -207,11 +202,9 @@ def test_work_stops_when_the_queue_is_empty(broker: ScriptedBroker) -> None:
     holds = iter([1, 0])
     broker.on[wire.QUEUE] = lambda _message: {"name": "q", "ready": next(holds)}
     process, peer = start_work(broker, "work", "q", "--print", "--drain")
-    # When
     broker.deliver(peer, "q", [b"1"])
     broker.wait_for(wire.QUEUE)
     broker.deliver(peer, "q", [b"2"])
-    # Then
     assert process.communicate(timeout=SECONDS)[0] == "1\n2\n"
     assert process.returncode == 0
     assert len(broker.of(wire.QUEUE)) == 2
@@ -237,9 +230,7 @@ def test_a_command_ends_with_a_work_that_is_killed_and_its_children_too(
             broker.deliver(peer, "q", [b"x"])
             pids = [_pid(tmp_path / name) for name in ("child", "other")]
             pids.append(psutil.Process(pids[1]).ppid())
-            # When
             process.kill()
-            # Then
             wait_until(lambda: not any(map(_runs, pids)), what="the end of the command")
         finally:
             process.kill()
@@ -334,10 +325,8 @@ def test_a_job_is_extended_for_as_long_as_its_command_runs(broker: ScriptedBroke
     process, peer = start_work(broker, "work", "q", "--exec", f"cat '{go_on}'")
     try:
         broker.deliver(peer, "q", [b"x"], within=0.3)
-        # When
         extended = broker.wait_for(wire.EXTEND, 3)
         go_on.write_bytes(b"done")
-        # Then
         broker.wait_for(wire.SETTLE)
     finally:
         end_work(process)

@@ -259,9 +259,7 @@ client.close()
 @MODES
 def test_a_worker_that_was_started_is_refused_in_the_child(broker: ScriptedBroker, mode: str) -> None:
     """A handler may fork: the child takes no job and gives none back, a signal to it is its own."""
-    # Given
     broker.on[wire.READY] = gives_one_job(broker)
-    # When
     printed = run(
         """
 left = 2
@@ -285,7 +283,6 @@ worker.run()
         broker.endpoint,
         mode,
     )
-    # Then
     assert printed == ["ForkedErrorTrueLeaseLostError", "-15 0"]
     assert broker.settled() == {b"r-one": ["COMMIT", b"done", None]}
 
@@ -396,13 +393,11 @@ def visit(port: int, path: str) -> int:
 def test_a_prefork_server_pushes_from_each_of_its_processes(
     broker: ScriptedBroker, tmp_path: Path, kind: str
 ) -> None:
-    # Given
     served: list[int] = []
     with gunicorn(broker, tmp_path, kind) as port:
         # When: each has served, and one of them pushes what it does not wait for
         wait_until(lambda: served.append(visit(port, f"/{len(served)}")) or len(set(served)) == 2)
         visit(port, "/unconfirmed")
-    # Then
     payloads = [payload for _id, payload in broker.pushed()]
     assert 0 not in served
     assert set(payloads) == {b"/first", b"/unconfirmed", *(b"/%d" % number for number in range(len(served)))}

@@ -149,9 +149,7 @@ def test_jobs_that_are_printed_are_a_line_each_and_their_sum_is_the_last(broker:
     with Producer(endpoint=broker.doors["smq"]) as producer:
         producer.push_many("printed", [b"1", b"2"])
     command = ["--json", "work", "printed", "--print", "--drain"]
-
     lines = [json.loads(line) for line in printed(command, broker.doors["smq"]).splitlines()]
-
     assert [line["payload"] for line in lines[:2]] == ["1", "2"]
     assert lines[2:] == [{"queue": "printed", "committed": 2, "rejected": 0, "rolled_back": 0}]
 
@@ -169,9 +167,7 @@ def test_a_pop_of_an_empty_queue_is_an_object_without_jobs(broker: BrokerProcess
 def test_a_configuration_that_is_wrong_is_an_object_with_all_that_is(tmp_path: Path) -> None:
     (tmp_path / "wrong.toml").write_text("[broker]\nlease = 0\nhwm = 0\n")
     command = ["--json", "config", "check", str(tmp_path / "wrong.toml")]
-
     found = json.loads(printed_by_program(command, tcp()))
-
     assert found["valid"] is False
     assert [row["place"].rpartition(" ")[2] for row in found["errors"]] == ["lease", "hwm"]
 

@@ -32,12 +32,9 @@ def rows(message: Received) -> list[list[Any]]:
 
 
 def test_a_confirmed_push_is_done_and_has_sent_what_was_given(broker: ScriptedBroker) -> None:
-    # Given
     with Producer(endpoint=broker.endpoint) as producer:
-        # When
         receipt = producer.push("mail", b"hello", id="mine")
         receipt.wait(SECONDS)
-    # Then
     assert receipt.done
     assert receipt.id == "mine"
     assert broker.of(wire.PUSH)[0].fields == ["mail", [["mine", b"hello", None]]]
@@ -98,13 +95,10 @@ def test_only_options_that_are_set_are_sent(broker: ScriptedBroker) -> None:
 
 
 def test_headers_are_sent_as_they_were_when_pushed(broker: ScriptedBroker) -> None:
-    # Given
     headers = {"step": 1}
     with Producer(endpoint=broker.endpoint) as producer:
-        # When
         producer.push("q", b"", headers=headers)
         headers["step"] = 2
-    # Then
     assert broker.of(wire.PUSH)[0].fields[1][0][2] == {"headers": {"step": 1}}
 
 
@@ -126,7 +120,6 @@ def test_the_first_push_goes_alone_and_those_behind_it_travel_in_full_messages(
         first = broker.wait_for(wire.PUSH)[0]
         producer.push("q", b"second")
         broker.wait_for(wire.PUSH, 2)
-        # When
         for number in range(700):
             producer.push("q", b"%d" % number)
         held = broker.wait_for(wire.PUSH, 4)
@@ -140,7 +133,6 @@ def test_the_first_push_goes_alone_and_those_behind_it_travel_in_full_messages(
 
 
 def test_no_more_than_eight_messages_are_in_flight(broker: ScriptedBroker) -> None:
-    # Given
     broker.on[wire.PUSH] = lambda _message: SILENCE
     with Producer(endpoint=broker.endpoint) as producer:
         for number in range(256 * 12):
@@ -148,7 +140,6 @@ def test_no_more_than_eight_messages_are_in_flight(broker: ScriptedBroker) -> No
         held = broker.wait_for(wire.PUSH, 8)
         # When: a heartbeat later there are still no more
         broker.wait_for(wire.PING, 2)
-        # Then
         assert len(broker.of(wire.PUSH)) == 8
         broker.on[wire.PUSH] = lambda _message: []
         for message in held:
@@ -166,15 +157,12 @@ def test_a_message_holds_one_queue_and_at_most_a_mebibyte(broker: ScriptedBroker
 
 
 def test_a_refusal_hits_the_job_at_its_position_and_no_other(broker: ScriptedBroker) -> None:
-    # Given
     def script(message: Received) -> Any:
         return [[at, "TOO_LARGE", "too big"] for at, row in enumerate(rows(message)) if row[1] == b"big"]
 
     broker.on[wire.PUSH] = script
     with Producer(endpoint=broker.endpoint) as producer:
-        # When
         receipts = [producer.push("q", b"big" if number == 7 else b"ok") for number in range(20)]
-        # Then
         with pytest.raises(TooLargeError, match="too big"):
             receipts[7].wait(SECONDS)
         for number in set(range(20)) - {7}:
@@ -191,7 +179,6 @@ def test_an_error_for_the_whole_message_refuses_all_its_jobs(broker: ScriptedBro
 
 
 def test_a_refusal_that_nobody_waited_for_is_raised_at_the_end_of_the_block(broker: ScriptedBroker) -> None:
-    # Given
     broker.on[wire.PUSH] = lambda _message: [[0, "QUEUE_FULL", "full"]]
 
     def push_two() -> None:
@@ -206,7 +193,6 @@ def test_a_refusal_that_nobody_waited_for_is_raised_at_the_end_of_the_block(brok
 
 
 def test_a_refusal_that_was_heard_is_not_raised_again(broker: ScriptedBroker) -> None:
-    # Given
     broker.on[wire.PUSH] = lambda message: [[0, "QUEUE_FULL", "full"]]
     heard: list[tuple[PushReceipt, SluiceError]] = []
     with Producer(on_refused=lambda *refusal: heard.append(refusal), endpoint=broker.endpoint) as producer:
@@ -216,7 +202,6 @@ def test_a_refusal_that_was_heard_is_not_raised_again(broker: ScriptedBroker) ->
         other = producer.push("q", b"")
         with pytest.raises(QueueFullError):
             other.wait(SECONDS)
-    # Then
     assert [(refused, type(error)) for refused, error in heard] == [(receipt, QueueFullError)]
 
 
@@ -224,15 +209,12 @@ def test_a_broker_that_is_unavailable_for_a_moment_is_asked_again(broker: Script
     # Given: it can't store the first message, nor the second job of the next one
     answers = iter([UnavailableError("no MongoDB"), [[0, "UNCERTAIN", "who knows"]], []])
     broker.on[wire.PUSH] = lambda _message: next(answers)
-    # When
     with Producer(endpoint=broker.endpoint) as producer:
         producer.push("q", b"", id="one").wait(SECONDS)
-    # Then
     assert [id_ for id_, _payload in broker.pushed()] == ["one"] * 3
 
 
 def test_push_blocks_at_the_window_until_confirmations_make_room(broker: ScriptedBroker) -> None:
-    # Given
     broker.on[wire.PUSH] = lambda _message: SILENCE
     through = threading.Event()
     with Producer(window=10, endpoint=broker.endpoint) as producer:
@@ -243,12 +225,10 @@ def test_push_blocks_at_the_window_until_confirmations_make_room(broker: Scripte
             producer.push("q", b"last")
             through.set()
 
-        # When
         pusher = threading.Thread(target=push_one_more)
         pusher.start()
         broker.wait_for(wire.PUSH)
         broker.wait_for(wire.PING, 2)
-        # Then
         assert not through.is_set()
         held = broker.of(wire.PUSH)
         broker.on[wire.PUSH] = lambda _message: []
@@ -300,7 +280,6 @@ def test_a_program_that_just_ends_has_its_pushes_stored(broker: ScriptedBroker) 
 
 
 def test_what_the_broker_would_refuse_for_its_size_is_refused_at_once() -> None:
-    # Given
     broker = ScriptedBroker(limit=100).start()
     try:
         with Producer(endpoint=broker.endpoint) as producer:
@@ -349,11 +328,7 @@ def test_an_option_that_there_is_not_is_refused_at_once(broker: ScriptedBroker, 
 
 
 def test_a_job_of_many_that_is_no_job_is_refused_at_its_position(broker: ScriptedBroker) -> None:
-    jobs: list[Any] = [
-        {"payload": b"", "prority": 1},
-        {"payload": b""},
-        {"priority": 1, "id": "mine"},
-    ]
+    jobs: list[Any] = [{"payload": b"", "prority": 1}, {"payload": b""}, {"priority": 1, "id": "mine"}]
     with Producer(endpoint=broker.endpoint) as producer:
         first, second, third = producer.push_many("q", jobs)
         second.wait(SECONDS)
@@ -379,20 +354,17 @@ def test_a_closed_producer_takes_nothing_and_closes_again(broker: ScriptedBroker
 
 
 def test_many_threads_push_through_one_producer(broker: ScriptedBroker) -> None:
-    # Given
     with Producer(window=500, endpoint=broker.endpoint) as producer:
 
         def push_some(who: int) -> None:
             for number in range(1000):
                 producer.push("q", b"%d-%d" % (who, number))
 
-        # When
         threads = [threading.Thread(target=push_some, args=(who,)) for who in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(SECONDS)
-    # Then
     payloads = [payload for _id, payload in broker.pushed()]
     assert sorted(payloads) == sorted(b"%d-%d" % (who, number) for who in range(4) for number in range(1000))
 
@@ -419,12 +391,10 @@ def test_queues_that_do_not_answer_hold_up_no_other(broker: ScriptedBroker) -> N
 
 
 def test_a_queue_that_can_not_be_written_now_lets_others_go_on(broker: ScriptedBroker) -> None:
-    # Given
     broker.on[wire.PUSH] = lambda message: UnavailableError("away") if message.fields[0] == "away" else []
     with Producer(endpoint=broker.endpoint) as producer:
         waits = producer.push("away", b"x")
         broker.wait_for(wire.PUSH)
-        # When
         for _ in range(20):
             producer.push("q", b"x").wait(SECONDS)
         # Then: they have not waited for each pause of that queue

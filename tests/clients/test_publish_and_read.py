@@ -63,7 +63,6 @@ def publish(publisher: Publisher, stream: str, *topics: str) -> None:
 class TestPublisher:
     def test_a_receipt_has_the_number_of_its_message(self, publisher: Publisher, stream: str) -> None:
         receipts = [publisher.publish(stream, "a", b"%d" % number) for number in range(5000)]
-
         assert [receipt.wait(TIMEOUT) for receipt in receipts] == list(range(1, 5001))
         assert [receipt.sequence for receipt in receipts[:2]] == [1, 2]
         assert publisher.unconfirmed == 0
@@ -74,10 +73,8 @@ class TestPublisher:
         for number in range(3000):
             publisher.publish(stream, f"t.{number % 7}", b"%d" % number)
         publisher.flush(TIMEOUT)
-
         with Reader(stream, endpoint=endpoint) as reader:
             found = list(reader)
-
         assert [job.payload for job in found] == [b"%d" % number for number in range(3000)]
         assert numbers(found) == list(range(1, 3001))
         assert [message.topic for message in found[:8]] == [f"t.{number % 7}" for number in range(8)]
@@ -87,23 +84,19 @@ class TestPublisher:
         first = publisher.publish(stream, "a", b"1", id="x")
         again = publisher.publish(stream, "a", b"1", id="x")
         publisher.publish(stream, "a", b"2", id="y")
-
         assert (first.wait(TIMEOUT), again.wait(TIMEOUT)) == (1, 1)
         assert (first.existed, again.existed) == (False, True)
         assert publisher.publish(stream, "a", b"3").wait(TIMEOUT) == 3
 
     def test_a_conflict_tells_where_the_stream_ends(self, publisher: Publisher, stream: str) -> None:
         publisher.publish(stream, "a", b"1", expect=0).wait(TIMEOUT)
-
         with pytest.raises(ConflictError) as conflict:
             publisher.publish(stream, "a", b"2", expect=0).wait(TIMEOUT)
-
         assert conflict.value.last == 1
         assert publisher.publish(stream, "a", b"2", expect=1).wait(TIMEOUT) == 2
 
     def test_a_topic_can_be_expected_to_end_somewhere(self, publisher: Publisher, stream: str) -> None:
         publish(publisher, stream, "a", "b", "a")
-
         assert publisher.publish(stream, "b", b"", expect_topic=2).wait(TIMEOUT) == 4
         refused = publisher.publish(stream, "a", b"", expect_topic=1)
         with pytest.raises(ConflictError, match="topic 'a' ends with 3, not with 1"):
@@ -113,7 +106,6 @@ class TestPublisher:
         self, publisher: Publisher, stream: str
     ) -> None:
         publisher.publish(stream, "a", b"", expect=7)
-
         with pytest.raises(ConflictError, match="1 messages were refused"):
             publisher.flush(TIMEOUT)
         publisher.flush(TIMEOUT)
@@ -138,7 +130,6 @@ class TestPublisher:
     ) -> None:
         large = bytes(12 << 20)
         publisher.publish(stream, "a", large).wait(TIMEOUT)
-
         with pytest.raises(TooLargeError):
             publisher.publish(stream, "a", large + b"!")
         with Reader(stream, endpoint=endpoint) as reader:
@@ -159,7 +150,6 @@ class TestReader:
     def test_topics_are_chosen_by_the_broker(self, filled: str, endpoint: str) -> None:
         with Reader(filled, topics=["a.3", "=b.4", "*.9"], endpoint=endpoint) as reader:
             found = list(reader)
-
         assert {message.topic for message in found} == {"a.3", "b.4", "a.9", "b.9"}
         assert len(found) == 40
         assert numbers(found) == sorted(numbers(found))
@@ -168,7 +158,6 @@ class TestReader:
         with Reader(filled, endpoint=endpoint) as reader:
             last = list(reader)[-1]
         wait_until(lambda: publisher.publish(filled, "later", b"").wait(TIMEOUT))
-
         with Reader(filled, start=Start.since(last.time + 0.0005), endpoint=endpoint) as reader:
             assert [message.topic for message in reader][-1] == "later"
         with Reader(filled, start=Start.since(0), endpoint=endpoint) as reader:

@@ -43,7 +43,6 @@ def test_unconfirmed_pushes_are_repeated_by_id_and_in_order_when_the_broker_come
         broker.start()
         for receipt in first + second:
             receipt.wait(SECONDS)
-    # Then
     assert broker.pushed() == [(r.id, b"%d" % number) for number, r in enumerate(first + second)]
     assert [row[0] for row in before] == [receipt.id for receipt in first[: len(before)]]
 
@@ -67,17 +66,14 @@ def test_a_restart_is_noticed_by_the_cut_connection_not_only_by_silence() -> Non
     try:
         with Client(endpoint=broker.endpoint) as client:
             client.ping(SECONDS)
-            # When
             broker.stop()
             broker.start()
-            # Then
             client.ping(SECONDS)
     finally:
         broker.stop()
 
 
 def test_a_broker_that_falls_silent_is_left_and_greeted_anew(broker: ScriptedBroker) -> None:
-    # Given
     broker.hello |= {"heartbeat": 60.0, "silence": 2.0}
     with Producer(endpoint=broker.endpoint) as producer:
         producer.push("q", b"one").wait(SECONDS)
@@ -99,22 +95,18 @@ def test_a_client_with_nothing_to_say_sends_a_ping_every_heartbeat(broker: Scrip
 def test_questions_asked_while_there_is_no_broker_are_answered_when_there_is_one(
     broker: ScriptedBroker,
 ) -> None:
-    # Given
     broker.stop()
     broker.on[wire.STATS] = lambda _message: {"broker": {"id": "b"}, "counters": {}, "queues": []}
     with Client(timeout=SECONDS, endpoint=broker.endpoint) as client:
         answers: list[Any] = []
         asker = threading.Thread(target=lambda: answers.append(client.stats()))
         asker.start()
-        # When
         broker.start()
         asker.join(SECONDS)
-        # Then
         assert [answer.broker for answer in answers] == [{"id": "b"}]
 
 
 def test_a_read_is_asked_again_after_a_lost_connection_but_a_removal_is_not(broker: ScriptedBroker) -> None:
-    # Given
     broker.on[wire.QUEUES] = broker.on[wire.PURGE] = lambda _message: SILENCE
     results: dict[str, Any] = {}
 
@@ -131,13 +123,11 @@ def test_a_read_is_asked_again_after_a_lost_connection_but_a_removal_is_not(brok
             thread.start()
         broker.wait_for(wire.QUEUES)
         broker.wait_for(wire.PURGE)
-        # When
         broker.stop()
         broker.on[wire.QUEUES] = lambda _message: [{"name": "q"}]
         broker.start()
         for thread in threads:
             thread.join(SECONDS)
-    # Then
     assert results["queues"] == [{"name": "q"}]
     assert isinstance(results["purge"], UnavailableError)
     assert len(broker.of(wire.PURGE)) == 1
@@ -174,7 +164,6 @@ def test_a_client_without_patience_comes_back_to_a_broker_that_was_there(broker:
 
 
 def test_that_there_is_no_broker_is_told_once_and_not_as_a_loss(caplog: pytest.LogCaptureFixture) -> None:
-    # Given
     nobody = ScriptedBroker().start()
     nobody.stop()
 
@@ -187,7 +176,6 @@ def test_that_there_is_no_broker_is_told_once_and_not_as_a_loss(caplog: pytest.L
         wait_until(told, SECONDS)
         with pytest.raises(TimeoutError):
             client.ping(0.6)
-    # Then
     assert told() == [f"can't reach {nobody.endpoint}: is a broker running there?"]
 
 
@@ -233,7 +221,6 @@ def test_a_broker_that_does_not_answer_one_question_is_a_time_out_that_says_so(
 
 
 def test_a_broker_of_another_version_ends_everything_with_its_error(broker: ScriptedBroker) -> None:
-    # Given
     broker.on[wire.HELLO] = lambda _message: BadVersionError("I speak SMQ/2")
     # When, Then
     with Client(endpoint=broker.endpoint) as client, pytest.raises(BadVersionError, match="SMQ/2"):
@@ -286,7 +273,6 @@ def test_a_worker_asks_for_work_again_and_drops_what_the_lost_connection_deliver
         peer = broker.wait_for(wire.READY)[0].peer
         broker.deliver(peer, "q", [b"running", b"dropped"])
         assert started.wait(SECONDS)
-        # When
         broker.stop()
         broker.start()
         asked = broker.wait_for(wire.READY, 2)[1]
@@ -319,20 +305,17 @@ def test_verdicts_of_a_lost_connection_have_failed_in_their_trace(
         broker.deliver(peer, "q", [b"unanswered", b"unsent"])
         broker.wait_for(wire.SETTLE)
         assert started.wait(SECONDS)
-        # When
         broker.stop()
         broker.start()
         broker.wait_for(wire.READY, 2)
         go_on.set()
         wait_until(lambda: len(spans.find("commit q")) == 2)
-        # Then
         ended = {(span.attributes or {})["messaging.message.id"]: span for span in spans.find("commit q")}
         assert set(ended) == {"id-unanswered", "id-unsent"}
         assert {(span.attributes or {})["error.type"] for span in ended.values()} == {"UNAVAILABLE"}
 
 
 def test_a_job_of_a_lost_connection_can_not_be_extended(broker: ScriptedBroker) -> None:
-    # Given
     started, restarted = threading.Event(), threading.Event()
     results: list[BaseException] = []
 
@@ -347,12 +330,10 @@ def test_a_job_of_a_lost_connection_can_not_be_extended(broker: ScriptedBroker) 
     with Worker("q", handler, endpoint=broker.endpoint):
         broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
         assert started.wait(SECONDS)
-        # When
         broker.stop()
         broker.start()
         broker.wait_for(wire.READY, 2)
         restarted.set()
-    # Then
     assert len(results) == 1
     assert broker.of(wire.EXTEND) == []
 
@@ -363,9 +344,7 @@ def test_what_finds_no_peer_any_more_is_lost_with_the_connection_and_not_an_end_
         wakeup = Wakeup()
         link = Link(context, wakeup.fd)
         assert not link.broken()
-        # When
         link.send([b"a question"])
-        # Then
         assert link.broken()
         link.close()
 

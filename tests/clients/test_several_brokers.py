@@ -434,7 +434,6 @@ def test_a_producer_says_that_only_some_brokers_fit_its_server_key(caplog: pytes
 
         # When: it dials the other one first, as chance will have it
         wait_until(says_so)
-    # Then
     (line,) = {record.getMessage() for record in caplog.records if "all take one" in record.getMessage()}
     assert f"can't enter {guarded[1].endpoint}: it hangs up: its key is another one" in line
     assert line.endswith(f"connected to {guarded[0].endpoint}")

@@ -33,9 +33,7 @@ def test_a_post_without_room_is_overtaken_by_none_of_its_queue(broker: ScriptedB
                 sql_outbox.push(shop.cursor(), queue, payload)
         shop.commit()
         relay = sql_outbox.Relay(lambda: shop, producer)
-        # When
         assert relay.carry(shop) == POSTS + 3
-        # Then
         assert taken == {"narrow": pushed[:3], "wide": pushed}
         assert relay.carry(shop) == POSTS - 3
         assert taken == {"narrow": pushed, "wide": pushed}

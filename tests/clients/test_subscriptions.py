@@ -171,7 +171,6 @@ def test_one_of_the_same_kind_stands_by_and_takes_over(endpoint: str, stream: st
             first.subscription._stop_asked.set()
             first.subscription._connection.close(0)
             publish(endpoint, stream, 3)
-            # Then
             wait_until(lambda: second.seen == [11, 12, 13])
     assert second.fences.isdisjoint(first.fences)
 
@@ -234,7 +233,6 @@ def test_one_whose_hold_was_taken_begins_anew_where_the_watermark_stands(
     with Worker(endpoint, stream, handler=handler, batch=10) as worker:
         assert inside.wait(TIMEOUT)
         client.subscriptions.release(stream, "sums")
-        # When
         go_on.set()
         # Then its watermark is refused, and the batch comes again under another fence
         wait_until(lambda: worker.subscription.position == 10)
@@ -276,7 +274,6 @@ def test_at_the_seam_nothing_is_missed_and_nothing_comes_twice(
     finally:
         done.set()
         publishing.join()
-    # Then
     both = rebuild.seen + update.seen
     assert both == list(range(1, len(both) + 1))
 

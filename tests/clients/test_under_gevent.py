@@ -60,11 +60,9 @@ with Producer(sys.argv[1]) as producer:
 """,
         broker.endpoint,
     )
-    # When
     message = broker.wait_for(wire.PUSH)[0]
     broker.wait_for(wire.PING, 3)
     broker.answer(message, [])
-    # Then
     assert int(finish(process)[0]) > 5
 
 
@@ -95,9 +93,7 @@ print(*sorted(span.name for span in exporter.get_finished_spans()), sep=",")
 """,
         broker.endpoint,
     )
-    # When
     broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"x"])
-    # Then
     assert finish(process) == ["commit q,process q,send q"]
 
 
@@ -118,10 +114,8 @@ client.close()
     assert process.stdout
     assert process.stdin
     assert process.stdout.readline() == "blocked\n"
-    # When
     beats = len(broker.of(wire.PING))
     broker.wait_for(wire.PING, beats + 6)
-    # Then
     finish(process)
     assert len(broker.of(wire.HELLO)) == 1
 
@@ -175,7 +169,6 @@ for number in range(5):
 
 
 def test_handlers_are_greenlets_and_run_at_once(broker: ScriptedBroker) -> None:
-    # Given
     process = run_patched(
         """
 together = threading.Barrier(4, timeout=60)
@@ -187,10 +180,8 @@ with Worker(sys.argv[1], "q", handler, concurrency=4):
 """,
         broker.endpoint,
     )
-    # When
     broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"1", b"2", b"3", b"4"])
     broker.wait_until(lambda: len(broker.settled()) == 4)
-    # Then
     finish(process)
     assert {row[0] for row in broker.settled().values()} == {"COMMIT"}
 
@@ -209,10 +200,8 @@ worker.run()
         broker.endpoint,
     )
     assert process.stdin
-    # When
     broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"runs", b"b", b"c"], within=0.4)
     broker.wait_until(lambda: len(broker.settled()) == 2)
-    # Then
     assert {receipt: row[0] for receipt, row in broker.settled().items()} == {
         b"r-b": "RELEASE",
         b"r-c": "RELEASE",
@@ -224,7 +213,6 @@ worker.run()
 
 
 def test_a_lost_broker_is_found_again(broker: ScriptedBroker) -> None:
-    # Given
     process = run_patched(
         """
 with Producer(sys.argv[1]) as producer:
@@ -238,10 +226,8 @@ print("two")
     )
     assert process.stdout
     assert process.stdout.readline() == "one\n"
-    # When
     broker.stop()
     broker.start()
-    # Then
     assert finish(process) == ["two"]
 
 

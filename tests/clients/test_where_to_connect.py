@@ -194,12 +194,7 @@ def test_a_broker_at_an_ipv4_address_is_reached(broker: ScriptedBroker, form: st
 
 
 @pytest.mark.parametrize(
-    "form",
-    [
-        "tcp://[::1]:{port}",
-        "tcp://[0:0:0:0:0:0:0:1]:{port}",
-        "tcp://[::1]:0;[::1]:{port}",
-    ],
+    "form", ["tcp://[::1]:{port}", "tcp://[0:0:0:0:0:0:0:1]:{port}", "tcp://[::1]:0;[::1]:{port}"]
 )
 def test_a_broker_at_an_ipv6_address_is_reached(form: str) -> None:
     broker = ScriptedBroker(host="[::1]").start()

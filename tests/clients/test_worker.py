@@ -33,24 +33,20 @@ from support.waiting import wait_until
 
 
 def test_a_handler_sees_the_job_and_its_bytes_are_the_result(broker: ScriptedBroker) -> None:
-    # Given
     seen: list[Any] = []
 
     def handler(job: Job) -> bytes:
         seen.append((job.id, job.payload, job.headers, job.attempt, job.queue))
         return job.payload.upper()
 
-    # When
     with Worker("q", handler, endpoint=broker.endpoint):
         broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"], attempt=3)
         broker.wait_for(wire.SETTLE)
-    # Then
     assert seen == [("id-a", b"a", {"k": "v"}, 3, "q")]
     assert broker.settled() == {b"r-a": ["COMMIT", b"A", None]}
 
 
 def test_a_handler_is_told_of_priority_age_and_attempts(broker: ScriptedBroker) -> None:
-    # Given
     seen: list[Job] = []
     # When: a broker tells them, and one of an older version does not
     with Worker("q", seen.append, endpoint=broker.endpoint):
@@ -58,7 +54,6 @@ def test_a_handler_is_told_of_priority_age_and_attempts(broker: ScriptedBroker) 
         broker.deliver_told(peer, "q", priority=9, age=100.0, max_attempts=3)
         broker.deliver(peer, "q", [b"a"])
         broker.wait_until(lambda: len(broker.settled()) == 2)
-    # Then
     told, untold = seen
     assert (told.priority, told.max_attempts, told.age >= 100.0) == (9, 3, True)
     assert (untold.priority, untold.max_attempts, untold.age < 100.0) == (0, 0, True)
@@ -130,10 +125,8 @@ def test_as_many_handlers_run_at_once_as_concurrency_says(broker: ScriptedBroker
         together.wait()
 
     with Worker("q", handler, concurrency=4, endpoint=broker.endpoint):
-        # When
         broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"1", b"2", b"3", b"4"])
         broker.wait_until(lambda: len(broker.settled()) == 4)
-    # Then
     assert {row[0] for row in broker.settled().values()} == {"COMMIT"}
 
 
@@ -146,7 +139,6 @@ def test_verdicts_of_short_jobs_travel_together(broker: ScriptedBroker) -> None:
 
 
 def test_heartbeats_go_on_while_a_handler_blocks(broker: ScriptedBroker) -> None:
-    # Given
     started, go_on = threading.Event(), threading.Event()
 
     def handler(_job: Job) -> None:
@@ -156,7 +148,6 @@ def test_heartbeats_go_on_while_a_handler_blocks(broker: ScriptedBroker) -> None
     with Worker("q", handler, endpoint=broker.endpoint):
         broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
         assert started.wait(SECONDS)
-        # When
         beats = len(broker.of(wire.PING))
         broker.wait_for(wire.PING, beats + 4)
         # Then: still the same connection, and the verdict comes on it
@@ -222,7 +213,6 @@ def test_stopping_finishes_what_runs_and_gives_back_what_had_not_started(broker:
     broker.wait_until(lambda: len(broker.settled()) == 3)
     go_on.set()
     stopper.join(SECONDS)
-    # Then
     release = ["RELEASE", None, 0.0]
     assert broker.settled() == {
         b"r-waits": release,
@@ -265,7 +255,6 @@ def test_a_job_whose_broker_was_asked_after_a_standstill_does_not_begin_in_a_wor
 
 
 def test_a_handler_that_outlives_the_deadline_does_not_hold_up_the_stop(broker: ScriptedBroker) -> None:
-    # Given
     started, go_on = threading.Event(), threading.Event()
 
     def handler(_job: Job) -> None:
@@ -276,9 +265,7 @@ def test_a_handler_that_outlives_the_deadline_does_not_hold_up_the_stop(broker: 
     worker.start()
     broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
     assert started.wait(SECONDS)
-    # When
     finished = worker.stop(0.05)
-    # Then
     assert not finished
     assert broker.wait_for(wire.BYE)
     assert broker.settled() == {}
@@ -299,10 +286,8 @@ def test_only_handlers_that_hold_a_job_are_said_to_still_run(
     worker.start()
     broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
     assert started.wait(SECONDS)
-    # When
     worker.stop(0)
     go_on.set()
-    # Then
     assert "1 handler still runs; its job is given back" in caplog.text
 
 
@@ -317,7 +302,6 @@ def test_stopping_an_idle_worker_at_once_mentions_no_handlers(
 
 
 def test_a_worker_that_its_handler_stops_begins_no_other_job(broker: ScriptedBroker) -> None:
-    # Given
     seen: list[bytes] = []
 
     def handler(job: Job) -> None:
@@ -326,17 +310,14 @@ def test_a_worker_that_its_handler_stops_begins_no_other_job(broker: ScriptedBro
 
     worker = Worker("q", handler, prefetch=50, endpoint=broker.endpoint)
     worker.start()
-    # When
     broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"%d" % number for number in range(50)])
     broker.wait_for(wire.BYE)
-    # Then
     assert seen == [b"0"]
     assert [row[0] for row in broker.settled().values()].count("RELEASE") == 49
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no"), SystemExit(), KeyboardInterrupt()])
 def test_a_stop_goes_on_whatever_on_stop_raises(broker: ScriptedBroker, error: BaseException) -> None:
-    # Given
     started, go_on = threading.Event(), threading.Event()
 
     def handler(_job: Job) -> bytes:
@@ -352,10 +333,8 @@ def test_a_stop_goes_on_whatever_on_stop_raises(broker: ScriptedBroker, error: B
     worker.start()
     broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"runs", b"waits"])
     assert started.wait(SECONDS)
-    # When
     assert worker.stop()
     assert worker.stop()
-    # Then
     broker.wait_for(wire.BYE)
     assert broker.settled()[b"r-runs"] == ["COMMIT", b"done", None]
     assert broker.settled()[b"r-waits"][0] in ("COMMIT", "RELEASE")
@@ -399,10 +378,7 @@ def test_a_handler_may_stop_its_worker_twice_and_raise(broker: ScriptedBroker) -
     worker.start()
     broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a", b"b"])
     broker.wait_for(wire.BYE)
-    assert broker.settled() == {
-        b"r-a": ["REJECT", "the last one", None],
-        b"r-b": ["RELEASE", None, 0.0],
-    }
+    assert broker.settled() == {b"r-a": ["REJECT", "the last one", None], b"r-b": ["RELEASE", None, 0.0]}
 
 
 def test_of_verdicts_that_are_refused_together_only_the_one_at_fault_is_rolled_back(
@@ -419,12 +395,10 @@ def test_of_verdicts_that_are_refused_together_only_the_one_at_fault_is_rolled_b
         together.wait()
         return job.payload
 
-    # When
     with Worker("q", handler, concurrency=8, endpoint=broker.endpoint):
         payloads = [b"%d" % number for number in range(7)] + [b"bad"]
         broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", payloads)
         broker.wait_until(lambda: broker.settled().get(b"r-bad", [""])[0] == "ROLLBACK")
-    # Then
     ended = broker.settled()
     assert ended.pop(b"r-bad")[:2] == ["ROLLBACK", "its COMMIT was refused: BAD_FRAMES: too many"]
     assert ended == {b"r-%d" % number: ["COMMIT", b"%d" % number, None] for number in range(7)}
@@ -537,10 +511,8 @@ def test_a_handler_that_turns_out_to_do_nothing_ends_the_worker_and_costs_no_att
 
     runner = threading.Thread(target=run)
     runner.start()
-    # When
     broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
     runner.join(SECONDS)
-    # Then
     assert "aio.Worker" in str(failed[0])
     assert broker.settled() == {b"r-a": ["RELEASE", None, 0.0]}
 
@@ -583,17 +555,14 @@ def test_a_signal_lets_the_running_handler_finish_and_gives_back_the_rest(
     broker: ScriptedBroker, mode: str, number: signal.Signals
 ) -> None:
     with program(broker.endpoint, "30", mode) as process:
-        # Given
         assert process.stdin
         assert process.stdout
         broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"runs", b"waits"])
         assert process.stdout.readline() == "runs\n"
-        # When
         process.send_signal(number)
         broker.wait_for(wire.SETTLE)
         process.stdin.write("go on\n")
         process.stdin.flush()
-        # Then
         assert process.stdout.readline() == "stopped\n"
         assert process.wait(SECONDS) == 0
     assert broker.settled() == {b"r-waits": ["RELEASE", None, 0.0], b"r-runs": ["COMMIT", b"done", None]}
@@ -602,7 +571,6 @@ def test_a_signal_lets_the_running_handler_finish_and_gives_back_the_rest(
 
 def test_a_second_signal_stops_at_once(broker: ScriptedBroker) -> None:
     with program(broker.endpoint, "30", "threads") as process:
-        # Given
         assert process.stdout
         broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"runs", b"waits"])
         assert process.stdout.readline() == "runs\n"
@@ -612,7 +580,6 @@ def test_a_second_signal_stops_at_once(broker: ScriptedBroker) -> None:
         said = broker.wait_for(wire.PING)
         while not select.select([process.stdout], [], [], 0.1)[0]:
             process.send_signal(signal.SIGTERM)
-        # Then
         assert process.stdout.readline() == "stopped\n"
         assert broker.wait_for(wire.BYE)
         assert len(broker.of(wire.PING)) >= len(said) + 2
@@ -646,7 +613,6 @@ class Gate:
 def test_a_handler_that_watches_something_has_its_job_extended_until_it_ends(
     broker: ScriptedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # Given
     gate = Gate()
 
     def watch(job: Job) -> None:
@@ -684,7 +650,6 @@ def test_jobs_that_no_handler_can_begin_in_half_their_time_go_back_uncounted_and
         peer = broker.wait_for(wire.READY)[0].peer
         broker.deliver(peer, "q", [b"runs", b"b", b"c"], within=0.2)
         gate.wait()
-        # When
         broker.wait_until(lambda: len(broker.settled()) == 2)
         # Then: they are given back, after the credit was
         release = ["RELEASE", None, 0.0]
@@ -728,10 +693,8 @@ def test_the_time_of_a_job_begins_anew_with_its_handler(broker: ScriptedBroker) 
         gate.wait()
         broker.deliver(peer, "q", [b"second"], within=8.0)
         broker.wait_for(wire.PING, len(broker.of(wire.PING)) + 1)  # 0.2 s
-        # When
         gate.go_on()
         gate.wait()
-        # Then
         extended = broker.wait_for(wire.EXTEND)
         gate.go_on()
     assert [message.fields for message in extended] == [[[b"r-second"], 8.0]]
@@ -763,7 +726,6 @@ def test_after_a_lost_connection_jobs_are_asked_for_by_the_threads_that_are_free
         broker.wait_for(wire.READY, 3)
         gate.go_on()
         broker.wait_for(wire.READY, 4)
-        # Then
         assert ready(broker) == [10, 8, 9, 10]
 
 
@@ -812,9 +774,7 @@ def test_one_signal_stops_all_workers_of_a_process(broker: ScriptedBroker, progr
     with run_several(broker, f"{program}; print('left', flush=True); sys.stdin.read()") as process:
         try:
             broker.wait_for(wire.READY, 3)
-            # When
             process.send_signal(signal.SIGTERM)
-            # Then
             broker.wait_for(wire.BYE, 3)
             assert process.stdout
             assert process.stdout.readline() == "left\n"

@@ -44,7 +44,6 @@ def test_a_host_is_backed_up_destroyed_and_restored(host: BackedUp) -> None:
     # When it is backed up as the timer does, and by hand
     host.systemctl("start", "sluicemq-backup")
     host.deploy("backup", "--keep", "2")
-    # Then
     first, second = host.backups()
     assert host.debian.run("stat", "-c", "%a %U", f"{BACKUPS}/{first}").stdout == "600 sluicemq\n"
     # Given five more that are done, and a host that is destroyed
@@ -55,7 +54,6 @@ def test_a_host_is_backed_up_destroyed_and_restored(host: BackedUp) -> None:
     host.systemctl("stop", "sluicemq")
     assert "is not empty: it has queue.mail" in host.deploy("restore", f"{BACKUPS}/{second}", "--yes", code=1)
     host.debian.run("sh", "-c", "rm -rf /var/lib/sluicemq/*")
-    # When
     said = host.deploy("restore", f"{BACKUPS}/{second}", "--yes")
     host.systemctl("start", "sluicemq")
     # Then jobs run on, and those that were done after the backup run again

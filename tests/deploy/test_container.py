@@ -156,7 +156,6 @@ def test_one_with_its_own_mongodb_keeps_jobs_in_its_volume(
 def test_the_example_of_a_web_application_is_built_on_it(
     store: ImageStore, wheels: Path, tmp_path: Path
 ) -> None:
-    # Given
     folder = ROOT / "examples/fastapi"
     needed = ("--only-binary=:all:", "--python-version", "3.11", "fastapi", "uvicorn", "async-timeout")
     pip("download", *needed, "--dest", str(wheels))
@@ -177,11 +176,9 @@ def test_the_example_of_a_web_application_is_built_on_it(
             broker.run("serve", "--no-devices", mounts=[(volume, "/var/lib/sluicemq", "rw")])
         )
         broker.await_health(own)
-        # When
         log = tmp_path / "application.log"
         for words in (served, command):
             running.enter_context(Container(root, configuration, *words, env=env, log=log))
-        # Then
         wait_until(lambda: answered(web, "GET", "/openapi.json") and answered(health, "GET", "/"))
         ordered = json.loads(answered(web, "POST", "/reports?title=Year&pages=1"))
         assert b'"Year: 1 pages"' in answered(web, "GET", f"{ordered['page']}/events")

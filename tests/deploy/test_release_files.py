@@ -20,10 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_release_has_packages_notes_and_sums(tmp_path: Path) -> None:
-    # When
     words = [str(ROOT / "deploy/release"), "--no-try", "--out", str(tmp_path / "dist")]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
-    # Then
     assert done.returncode == 0, done.stderr
     names = {file.name for file in (tmp_path / "dist").iterdir()}
     projects = ("sluicemq", "sluicemq_bench")

@@ -156,11 +156,9 @@ def test_what_an_outbox_relays_goes_whole_and_in_order_and_the_rest_is_known(
     outbox: Any = Outbox(socket, held)  # type: ignore[arg-type]
     numbers = iter(range(256))
     sent = [[encode([bytes([next(numbers)]) + bytes(size)]) for size in run] for run in runs]
-    # When
     for run in sent:
         outbox.relay(run)
         outbox.flush()
-    # Then
     every = [message for run in sent for message in run]
     ends = list(itertools.accumulate(map(len, every)))
     taken = len(socket.taken)
@@ -235,11 +233,7 @@ def test_a_burst_of_producers_that_leave_arrives_though_the_marks_are_low(
 
 
 def test_clients_with_heartbeats_stay_connected_at_both_ends(
-    board: Switchboard,
-    started: Started,
-    clients: Clients,
-    notices: Notices,
-    monkeypatch: pytest.MonkeyPatch,
+    board: Switchboard, started: Started, clients: Clients, notices: Notices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given a client at each end that is gone when its heartbeats are not answered
     answers, say = Counter[object](), Connection.say

@@ -245,7 +245,6 @@ def test_an_answer_for_a_client_of_the_device_that_was_here_before_reaches_no_cl
     # When a worker answers the former one there
     for envelope in (question, another):
         send(worker, *envelope[:-1], b"answer to " + envelope[-1])
-    # Then
     assert receive(asker) == [b"answer to another question"]
 
 
@@ -290,7 +289,6 @@ def test_questions_that_a_killed_worker_had_are_lost_and_counted_as_are_those_of
     assert receive(asker) == [b"", b"!"]
     # When it is killed
     worker.close()
-    # Then
     assert "has left with 5 requests" in eventually(lambda: notices.of("questions_lost"))[0]
     other = clients.connect(zmq.REP, back)
     send(asker, b"", b"again")

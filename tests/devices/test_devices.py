@@ -205,9 +205,7 @@ def test_a_queue_relays_a_probe_as_libzmq_s_proxy_does(
     front, back = queue.addresses
     worker = clients.connect(zmq.DEALER, back)
     _asking = clients.connect(zmq.REQ, front, probe_router=1)
-
     asker, probe = receive(worker)
-
     assert (len(asker), probe) == (5, b"")
 
 
@@ -218,7 +216,6 @@ def test_a_rep_worker_passes_over_a_relayed_probe(
     front, back = queue.addresses
     worker = clients.connect(zmq.REP, back)
     asker = clients.connect(zmq.REQ, front, probe_router=1)
-
     for number in range(5):
         send(asker, b"%d" % number)
         assert receive(worker) == [b"%d" % number]
@@ -284,10 +281,8 @@ def test_only_the_first_frame_of_a_message_is_its_topic(
     publisher, subscriber = shake_hands(front, b"PUB"), shake_hands(back, b"SUB")  # libzmq's filter too
     subscriber.sendall(encode([b"\1" + start + b"\0\x01b"]))
     eventually(lambda: forwarder.upstream.wanted)
-    # When
     publisher.sendall(encode([start, b"b"]))
     publisher.sendall(wanted := encode([start + b"\0\x01bc", b"b"]))
-    # Then
     assert subscriber.recv(4096) == wanted
 
 
@@ -307,9 +302,7 @@ def test_a_publisher_that_comes_later_is_told_all_topics_and_nothing_else(
     send(subscriber, b"\0gone")
     assert {receive(first)[0] for _ in topics} >= {b"\1" + topic for topic in topics}
     eventually(lambda: set(forwarder.upstream.wanted) == topics)
-    # When
     later = clients.connect(zmq.XPUB, front)
-    # Then
     told = {receive(later)[0] for _ in range(500)}
     assert told == {b"\1" + topic for topic in topics}
     assert not later.poll(50)
@@ -350,10 +343,8 @@ def test_a_topic_that_is_too_long_is_refused_once_and_the_subscriber_stays(
     for topic in (b"x" * length, b"y" * 16_384, b"a"):
         subscriber.subscribe(topic)
     assert [receive(publisher)[0] for _ in range(2)] == [b"\1" + b"y" * 16_384, b"\1a"]
-    # When
     for topic in (b"x" * length, b"y" * 16_384, b"abc"):
         send(publisher, topic, b"body")
-    # Then
     assert [receive(subscriber)[0] for _ in range(2)] == [b"y" * 16_384, b"abc"]
     (notice,) = notices
     assert notice[0] == "subscriptions_refused"
@@ -422,7 +413,6 @@ def test_topics_beyond_what_memory_allows_are_refused_and_counted_and_the_others
 def test_a_hundred_thousand_topics_of_ten_subscribers_are_served_and_given_up_in_many_turns(
     board: Switchboard, started: Started, clients: Clients, notices: Notices
 ) -> None:
-    # Given
     forwarder = started(Forwarder(board, ANY_PORT, ANY_PORT))
     front, back = forwarder.addresses
     publisher = shake_hands(front, b"PUB")  # a libzmq's filter would have to hear of all topics first
@@ -432,7 +422,6 @@ def test_a_hundred_thousand_topics_of_ten_subscribers_are_served_and_given_up_in
             subscriber.subscribe(b"%d.%04d" % (at, number))
         subscriber.subscribe(b"5.77")  # and one that two want
     eventually(lambda: len(forwarder.upstream.wanted) == 100_001)
-    # When
     for at in range(10):
         publisher.sendall(encode([b"%d.9999" % at, b"body"]))
     publisher.sendall(encode([b"5.7788", b"body"]))
@@ -626,7 +615,6 @@ def test_a_device_that_can_not_open_one_door_opens_none(
 def test_a_door_that_other_machines_can_reach_is_refused_unless_it_is_meant(alone: Run) -> None:
     words = [sys.executable, "-m", "sluicemq_devices", "streamer", "tcp://*:*", "tcp://127.0.0.1:*"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-
     assert done.returncode == 2
     assert "other machines can reach tcp://*:*, and clients need no key there" in done.stderr
     assert alone("streamer", "tcp://*:*", "tcp://127.0.0.1:*", "--insecure").doors()

@@ -251,9 +251,7 @@ def test_a_closed_gate_hands_over_what_was_read_though_the_door_is_paused(
     door.resume()
     eventually(lambda: inbox)
     assert len(inbox) < 5000
-    # When
     door.stop()
-    # Then
     assert len(inbox) == 5000 == door.received
 
 
@@ -493,7 +491,6 @@ def test_what_lies_in_the_kernel_while_a_gate_closes_is_read_if_the_door_goes_on
     assert client.recv(100) == b""  # the producer is told
     assert inbox == []
     door.resume()
-    # Then
     eventually(lambda: len(inbox) == 5000)
     client.close()
     closing.get(timeout=60)

@@ -256,7 +256,6 @@ def test_what_was_read_of_many_that_are_cut_at_once_is_handed_over_in_turns(
     for peer in crowd:
         peer.sendall(MESSAGE * 500)
     eventually(lambda: all(lane.received for lane in recorder.lanes))
-    # When
     for lane in recorder.lanes:
         lane.cut("enough")
     eventually(lambda: len(recorder.closed) == 20)

@@ -74,7 +74,6 @@ def test_many_subscribers_get_what_they_want_in_order_and_others_have_turns_betw
     for publisher, lot in zip(publishers, lots, strict=True):
         for message in lot:
             publisher.sendall(message)
-    # Then
     for peer, topic in zip(crowd, topics, strict=True):
         wanted = [[message for message in lot if message[2:].startswith(topic)] for lot in lots]
         heard = read(peer, sum(map(len, wanted[0] + wanted[1])))
@@ -106,7 +105,6 @@ def test_where_much_is_learnt_of_topics_few_subscribers_have_turns_between_too(
     monkeypatch.setattr(FanOut, "take_turn", lambda fan_out: turns.append(None) or turn(fan_out))
     messages = b"".join(encode([topic]) for topic in topics)
     publisher.sendall(messages)
-    # Then
     assert read(subscriber, len(messages)) == messages
     assert len(turns) > MANY / 2
     eventually(lambda: not forwarder.backlog)
@@ -144,11 +142,9 @@ def test_a_device_that_stops_passes_on_what_is_under_way(forwarder: Forwarder) -
     publisher = shake_hands(forwarder.addresses[0], b"PUB")
     eventually(lambda: forwarder.upstream.publishers)
     messages = b"".join(encode([b"a %d" % number]) for number in range(200))
-
     publisher.sendall(messages)
     eventually(lambda: forwarder.fan_out.under_way)
     stopping = gevent.spawn(forwarder.stop, 30.0)
-
     for peer in crowd:
         assert read(peer, len(messages)) == messages
     stopping.join()

@@ -218,10 +218,8 @@ def test_what_was_sent_to_one_whose_own_words_are_unread_still_comes_when_its_la
     lane = recorder.lane()
     lane.pause()
     client.sendall(b"\0\5hello" * 100)
-    # When
     lane.send([bytes(size)])
     lane.close()
-    # Then
     got = 0
     while data := client.recv(65_536):
         got += len(data)

@@ -109,7 +109,6 @@ def reading(end: int) -> bytearray:
 def test_a_stream_that_nobody_reads_keeps_what_it_can_and_counts_the_rest(
     pipe: tuple[int, int], *, blocks: bool
 ) -> None:
-    # Given
     there, here = pipe
     filled = fill(here)
     os.set_blocking(here, blocks)
@@ -178,7 +177,6 @@ def test_a_device_whose_stderr_nobody_reads_goes_on_and_can_be_stopped(
         with eventually(lambda: stranger(f"{tmp_path}/front")) as someone:
             someone.sendall(b"garbage" * 20)
             assert ended(someone)
-    # Then
     send(push, b"second")
     assert receive(pull) == [b"second"]
     device.send_signal(signal.SIGTERM)
@@ -192,12 +190,10 @@ def stranger(path: str) -> Any:
 
 
 def test_a_flood_of_strangers_is_a_few_lines_that_count_them_all() -> None:
-    # Given
     command = [sys.executable, "-m", "sluicemq_devices", "streamer", str(ANY_PORT), str(ANY_PORT)]
     device = subprocess.Popen(command, stderr=subprocess.PIPE)
     try:
         front = device.stderr.readline().decode().split()[2].rstrip(",")
-        # When
         for number in range(300):
             with dial(front) as someone:
                 someone.sendall(b"garbage\nconnections_cut: forged %d" % number)
@@ -208,7 +204,6 @@ def test_a_flood_of_strangers_is_a_few_lines_that_count_them_all() -> None:
         device.kill()
         device.wait()
         device.stderr.close()
-    # Then
     cut = [line for line in lines if line.startswith("connections_cut: ")]
     assert len(cut) < 100
     assert sum(1 + int((re.findall(r"and (\d+) more like it", line) or [0])[0]) for line in cut) == 300

@@ -58,10 +58,8 @@ def test_a_door_is_where_it_says_it_is(
     streamer = started(Streamer(board, parse_endpoint(wanted.replace("NEW", token_hex(8))), ANY_PORT))
     front, back = streamer.addresses
     assert re.fullmatch(real, front)
-    # When
     push, pull = clients.connect(zmq.PUSH, front, ipv6=1), clients.connect(zmq.PULL, back)
     send(push, b"job")
-    # Then
     assert receive(pull) == [b"job"]
     if wanted == "tcp://[::]:*":
         four = clients.connect(zmq.PUSH, f"tcp://127.0.0.1:{host_and_port(front)[1]}")
@@ -86,9 +84,7 @@ def test_folders_that_killed_processes_have_left_for_temporary_files_are_removed
                 listener.listen()
             if "young" not in str(place):
                 os.utime(place, (1, 1))
-        # When
         remove_left_over(tmp_path)
-    # Then
     assert [place.exists() for place in places] == [True, False, True]
     assert not places[1].parent.exists()
 

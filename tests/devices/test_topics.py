@@ -66,7 +66,6 @@ def test_everybody_gets_what_a_topic_of_theirs_begins_once_and_in_order(
     for name, topic in steps:
         (topics.remove if topic in wanted[name] else topics.add)(topic, name)
         wanted[name] ^= {topic}
-        # Then
         rule = {
             name: [
                 message

@@ -92,7 +92,6 @@ def test_what_is_kept_for_one_that_does_not_listen_is_the_difference_only() -> N
             upstream.want_no_more(b"%d" % number)
     upstream.want_no_more(b"known")
     upstream.notify()
-    # Then
     assert deaf.heard == [(b"known", True)]
     assert upstream.publishers[deaf].unsent == {b"17": True, b"known": False}
     # And when it listens again it hears just that
@@ -116,7 +115,6 @@ def test_many_changes_for_one_that_does_not_listen_cost_no_more_each_than_one() 
 
 
 def test_many_topics_are_told_in_many_turns_of_the_hub() -> None:
-    # Given
     upstream = Upstream()
     for number in range(5000):
         upstream.want(b"%d" % number)
@@ -128,7 +126,6 @@ def test_many_topics_are_told_in_many_turns_of_the_hub() -> None:
         upstream.want_no_more(b"%d" % (4999 - number))
     assert len(first.heard) <= 1000
     upstream.notify()
-    # Then
     wanted = {b"%d" % number for number in range(2000, 3000)}
     eventually(lambda: first.topics == second.topics == wanted)
     assert len(second.heard) < len(first.heard) <= 7000

@@ -284,8 +284,7 @@ def _in_pieces(talk: Talk, data: bytes, lengths: Iterable[int]) -> Talk:
 
 
 _BODIES = st.one_of(
-    st.binary(max_size=5),
-    st.sampled_from([bytes(255), bytes(256), b"x" * LARGE, b"y" * (LARGE + 1)]),
+    st.binary(max_size=5), st.sampled_from([bytes(255), bytes(256), b"x" * LARGE, b"y" * (LARGE + 1)])
 )
 _MESSAGE = st.lists(_BODIES, min_size=1, max_size=4).filter(
     lambda frames: sum(map(len, frames)) <= MOST_BYTES
@@ -318,10 +317,8 @@ def test_messages_are_handed_over_raw_as_they_were_sent_however_they_come(
     stream = b"".join(
         piece + (commands[at % len(commands)] if commands else b"") for at, piece in enumerate(pieces)
     )
-    # When
     raw = _in_pieces(ready("PULL", "PUSH", talks=RawTalk), stream, lengths)
     framed = _in_pieces(ready("PULL", "PUSH"), stream, lengths)
-    # Then
     assert framed.messages == messages
     assert raw.messages == [encode(message) for message in messages]
     assert (raw.said, raw.peer.error) == (framed.said, "")

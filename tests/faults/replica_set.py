@@ -128,11 +128,7 @@ class ReplicaSet:
             for at, port in enumerate(self.ports)
         ]
         # Without chains: behind a secondary that is made to lag another could not be in a majority.
-        settings = {
-            "electionTimeoutMillis": 1500,
-            "heartbeatIntervalMillis": 300,
-            "chainingAllowed": False,
-        }
+        settings = {"electionTimeoutMillis": 1500, "heartbeatIntervalMillis": 300, "chainingAllowed": False}
         config = {"_id": _NAME, "members": members, "settings": settings}
         with self.direct(first) as client:
             wait_until(lambda: _begun(client, config), what="the replica set")

@@ -106,10 +106,7 @@ def test_children_end(rig: Rig, code: int) -> None:
 def test_jobs_fan_out(rig: Rig) -> None:
     ids = rig.push()
     rig.break_off("insert", rig.then, CODES[0])
-    with (
-        working(rig, rig.queue, lambda _job: FanOut(Forward(rig.then))),
-        working(rig, rig.then, rig.note),
-    ):
+    with working(rig, rig.queue, lambda _job: FanOut(Forward(rig.then))), working(rig, rig.then, rig.note):
         rig.ended([f"{job_id}.1" for job_id in ids], rig.queue, rig.then)
 
 

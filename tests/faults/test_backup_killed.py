@@ -102,9 +102,7 @@ def test_a_backup_that_is_killed_leaves_a_part_which_the_next_one_removes(
     kill(backup)
     [left] = out.iterdir()
     assert left.suffix == ".part"
-    # When
     ended(started("backup", *options, "--database", SOURCE, "--out", out, "--keep", "1"))
-    # Then
     [file] = out.iterdir()
     require_whole(file)
 
@@ -178,9 +176,7 @@ def test_a_restore_that_is_killed_is_known_and_begins_again(
     with pytest.raises(AssertionError, match="is half restored: the restore of"):
         broker.start()
     broker.close()
-    # When
     said = ended(started(*words))
-    # Then
     assert "half restored" in said
     assert same(mongo)
     assert SchemaStore(mongo[TARGET]).open() == SchemaStore(mongo[SOURCE]).read()
@@ -247,11 +243,9 @@ def test_a_job_that_goes_on_to_another_queue_is_in_one_of_them(
                 for number in range(3):
                     for _ in range(100):
                         assert moves.acquire(timeout=TIMEOUT)
-                    # When
                     out = tmp_path / str(number)
                     ended(started("backup", *options, "--database", "moves", "--out", out))
             assert client.ping() > 0
-    # Then
     for number in range(3):
         [file] = (tmp_path / str(number)).iterdir()
         ids = [document["_id"] for name in ("queue.a", "queue.b") for document in documents_of(file, name)]

@@ -87,23 +87,19 @@ def noise(length: int) -> bytes:
 )
 def test_garbage_is_cut_and_counted_and_is_no_job(broker: BrokerUnderTest, door: str, garbage: bytes) -> None:
     cut, received = broker.counter("connections_cut"), broker.counter("received")
-
     with dial(broker.doors[door]) as stranger:
         stranger.sendall(garbage)
         assert hung_up(stranger)
-
     wait_until(lambda: broker.counter("connections_cut") > cut)
     assert broker.counter("received") == received
 
 
 def test_much_garbage_from_many_is_one_line_a_second(broker: BrokerUnderTest) -> None:
     cut, logged, began = broker.counter("connections_cut"), lines(broker, "connections_cut"), time.monotonic()
-
     for number in range(200):
         with dial(broker.doors[DOORS[number % len(DOORS)]]) as stranger:
             stranger.sendall(b"\0" + noise(300 + number))
     wait_until(lambda: broker.counter("connections_cut") >= cut + 200)
-
     assert lines(broker, "connections_cut") - logged <= 2 + time.monotonic() - began
     assert re.search(
         r"connections_cut: tcp://127.0.0.1:\d+ at tcp://.*does not speak ZMTP", broker.process.log_text()
@@ -117,12 +113,10 @@ def test_a_socket_of_the_wrong_kind_is_cut_and_counted(
     broker: BrokerUnderTest, door: str, kind: bytes
 ) -> None:
     cut = broker.counter("connections_cut")
-
     with dial(broker.doors[door]) as stranger:
         body = b"\x05READY\x0bSocket-Type" + len(kind).to_bytes(4, "big") + kind
         stranger.sendall(GREETING + b"\x04" + bytes([len(body)]) + body)
         assert hung_up(stranger)
-
     wait_until(lambda: broker.counter("connections_cut") > cut)
 
 
@@ -133,11 +127,9 @@ def test_a_socket_of_the_wrong_kind_is_cut_and_counted(
 @pytest.mark.parametrize("length", [2**63 - 1, 2**64 - 1, 2**40, 64 * 2**20 + 1])
 def test_a_huge_frame_length_is_cut_and_counted(broker: BrokerUnderTest, door: str, length: int) -> None:
     cut = broker.counter("connections_cut")
-
     with shake_hands(broker.doors[door], KINDS[door]) as stranger:
         stranger.sendall(b"\x02" + length.to_bytes(8, "big") + b"x" * 100)
         assert hung_up(stranger)
-
     wait_until(lambda: broker.counter("connections_cut") > cut)
 
 
@@ -159,11 +151,9 @@ def test_a_frame_over_twice_the_limit_cuts_only_its_own_connection(broker: Broke
 
 def test_a_client_that_leaves_within_a_message_has_sent_none(broker: BrokerUnderTest) -> None:
     received = broker.counter("received")
-
     for door, kind in (("push", b"PUSH"), ("req", b"REQ")):
         with shake_hands(broker.doors[door], kind) as stranger:
             stranger.sendall(b"\x01\x05queue" + b"\x02" + (1000).to_bytes(8, "big") + b"half")
-
     assert broker.serves()
     assert broker.counter("received") == received + 1  # the job of the line above
 
@@ -294,7 +284,6 @@ def test_who_never_finishes_the_greeting_is_cut_and_counted(
 ) -> None:
     for stranger in never_finished:
         assert hung_up(stranger)
-
     wait_until(lambda: broker.counter("connections_cut") >= len(never_finished))
 
 

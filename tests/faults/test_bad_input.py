@@ -88,7 +88,6 @@ BAD_NAMES = [
 @pytest.mark.parametrize("name", BAD_NAMES, ids=lambda name: repr(name[:12]))
 def test_a_bad_queue_name_is_refused(broker: BrokerUnderTest, front: str, deaf: Doors, name: bytes) -> None:
     refusal, text = refused(broker, front, deaf, name, b"work")
-
     assert refusal == "BAD_QUEUE"
     assert len(text) < 500
 
@@ -96,7 +95,6 @@ def test_a_bad_queue_name_is_refused(broker: BrokerUnderTest, front: str, deaf: 
 @pytest.mark.parametrize("name", ["", ".hidden", "ends.", "a..b", "two words", "x" * 65, "a\0b", "größe"])
 def test_a_bad_queue_name_is_refused_by_every_verb_of_the_library(broker: BrokerUnderTest, name: str) -> None:
     library = broker.smq()
-
     for verb, rest in ((b"PUSH", [[[None, b"work", None]]]), (b"READY", [1]), (b"PURGE", ["dead"])):
         answer = library.ask(verb, name, *rest)
         assert (answer.verb, answer.fields[0]) == (b"ERROR", "BAD_QUEUE")
@@ -202,9 +200,7 @@ def test_bad_headers_are_refused_and_say_what_was_wrong(
     broker: BrokerUnderTest, front: str, deaf: Doors, what: str
 ) -> None:
     headers, expected = BAD_HEADERS[what]
-
     refusal, text = refused(broker, front, deaf, b"", headers, b"work")
-
     assert refusal == "BAD_HEADERS"
     assert expected in text
     assert len(text) < 1000
@@ -236,9 +232,7 @@ def test_bad_jobs_of_the_library_are_refused_by_position_and_their_neighbours_st
 ) -> None:
     before = broker.counter("unreadable")
     entries = [["good 1", b"work", None], *BAD_ENTRIES, ["good 2", b"work", None]]
-
     answer = broker.smq().ask(b"PUSH", "neighbours", entries)
-
     (problems,) = answer.fields
     assert [at for at, _, _ in problems] == list(range(1, 1 + len(BAD_ENTRIES)))
     assert {problem for _, problem, _ in problems} == {"BAD_HEADERS", "BAD_FRAMES"}
@@ -248,7 +242,6 @@ def test_bad_jobs_of_the_library_are_refused_by_position_and_their_neighbours_st
 
 def test_a_push_that_wants_an_answer_is_refused(broker: BrokerUnderTest, deaf: Doors) -> None:
     broker.push(deaf.front, b"", b'{"reply": "accepted"}', b"work")
-
     letter = broker.dead_letter(deaf.queue)
     broker.admin.queues.purge(deaf.queue, "dead").result()
     assert letter["reason"].startswith("BAD_HEADERS")
@@ -261,16 +254,13 @@ def test_a_push_that_wants_an_answer_is_refused(broker: BrokerUnderTest, deaf: D
 @pytest.mark.parametrize("parts", [4, 5, 1000, 20_000])
 def test_too_many_parts_are_refused(broker: BrokerUnderTest, front: str, deaf: Doors, parts: int) -> None:
     refusal, text = refused(broker, front, deaf, *[b"x"] * parts)
-
     assert (refusal, f"this one has {parts}" in text) == ("BAD_FRAMES", True)
 
 
 def test_an_envelope_and_nothing_after_it_is_no_question(broker: BrokerUnderTest, front: str) -> None:
     probes, dealer = broker.counter("probes"), broker.socket(zmq.DEALER, front)
-
     for question in ([b"number", b""], [b""], [b"number", b"", b"a queue", b"{", b"work"]):
         dealer.send_multipart(question)
-
     assert receive(dealer)[:3] == [b"number", b"", b"ERROR"]  # the answer to the third
     assert broker.counter("probes") == probes + 2
 
@@ -299,7 +289,6 @@ def test_an_over_long_job_is_refused_and_keeps_its_headers_and_first_kib(
 
 def test_headers_count_for_the_size_of_a_job(broker: BrokerUnderTest, front: str, deaf: Doors) -> None:
     headers = json.dumps({"headers": {"padding": "x" * LIMIT}}).encode()
-
     assert refused(broker, front, deaf, b"", headers, b"")[0] == "TOO_LARGE"
 
 
@@ -307,10 +296,8 @@ def test_a_bad_queue_name_takes_nothing_from_the_messages_that_came_with_it(brok
     doors = broker.take("pop")
     names = [b"", b"ends.", b"", b"a..b", b""] * 20
     producer = broker.socket(zmq.PUSH, doors.front)
-
     for name in names:
         producer.send_multipart([name, b"work"])
-
     broker.await_count(doors.queue, "ready", names.count(b""))
     broker.await_count(doors.queue, "dead", 40)
 
@@ -320,16 +307,13 @@ def test_headers_count_with_the_bytes_that_they_take_in_mongodb(
 ) -> None:
     headers = msgpack.packb({"headers": {"a": [1] * 990}})
     payload = bytes(LIMIT - 4096)
-
     assert len(headers) + len(payload) < LIMIT
     assert refused(broker, front, deaf, b"", headers, payload)[0] == "TOO_LARGE"
 
 
 def test_over_long_jobs_of_the_library_are_refused_by_position(broker: BrokerUnderTest) -> None:
     entries = [[None, b"x" * size, None] for size in (LIMIT, LIMIT + 1, 1)]
-
     (problems,) = broker.smq().ask(b"PUSH", "sizes", entries).fields
-
     assert [(at, problem) for at, problem, _ in problems] == [(1, "TOO_LARGE")]
     assert len(broker.admin.jobs.list("sizes")) == 2
 
@@ -359,11 +343,9 @@ def test_a_flood_of_bad_jobs_is_counted_but_fills_neither_log_nor_store(broker: 
     doors = broker.take("pop")
     before = broker.counter("unreadable"), lines(broker, "bad_headers"), time.monotonic()
     producer = broker.socket(zmq.PUSH, doors.front)
-
     for _ in range(1500):
         producer.send_multipart([b"", b'{"prio": 1}', b"work"])
     wait_until(lambda: broker.counter("unreadable") == before[0] + 1500)
-
     broker.await_count(doors.queue, "dead", 1000)
     assert lines(broker, "bad_headers") - before[1] <= 2 + time.monotonic() - before[2]
     assert broker.counter("unreadable") == before[0] + 1500

@@ -165,7 +165,7 @@ def test_a_number_in_json_headers_is_refused_by_name(shared: BrokerUnderTest, na
             (f"queues/{QUEUE}/dead/{order}", name)
             for order in ("redrive", "delete")
             for name in ("since", "until", "limit")
-        ),
+        )
     ],
 )
 def test_a_number_in_an_order_over_http_is_refused(shared: BrokerUnderTest, path: str, name: str) -> None:

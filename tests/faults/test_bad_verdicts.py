@@ -120,9 +120,7 @@ def test_a_result_too_long_to_be_remembered_is_no_result(broker: BrokerUnderTest
     asker = broker.socket(zmq.REQ, doors.front)
     asker.send_multipart([b"", b'{"id": "long", "max_attempts": 1}', b"work"])
     receive(worker)
-
     worker.send(bytes(20 * MIB))
-
     heard = receive(asker)
     assert (code(heard), "result" in message(heard)) == ("DEAD", True)
     assert "TOO_LARGE" in broker.dead_letter(doors.queue)["reason"]
@@ -173,9 +171,7 @@ def test_a_verdict_that_cannot_be_read_rolls_back_the_job_of_its_receipt(
     doors = broker.take("ack")
     worker, commits, receipt = _delivered(broker, doors)
     counted = broker.counter("bad_verdicts")
-
     commits.send_multipart([before, receipt, *after])
-
     again, _ = receive(worker)
     assert again != receipt
     (job,) = broker.admin.peek(doors.queue, "reserved")
@@ -187,11 +183,9 @@ def test_a_verdict_without_a_receipt_is_counted_and_logged_once(broker: BrokerUn
     doors = broker.take("ack")
     _, commits, receipt = _delivered(broker, doors)
     counted, logged, began = broker.counter("bad_verdicts"), lines(broker, "bad_verdicts"), time.monotonic()
-
     for _ in range(100):
         commits.send(b"COMMIT")
     wait_until(lambda: broker.counter("bad_verdicts") == counted + 100)
-
     assert lines(broker, "bad_verdicts") - logged <= 2 + time.monotonic() - began
     assert broker.counts(doors.queue)["reserved"] == 1
     commits.send_multipart([b"COMMIT", receipt])
@@ -203,11 +197,9 @@ def test_receipts_that_nobody_has_are_counted_and_change_nothing(broker: BrokerU
     _, commits, receipt = _delivered(broker, doors)
     counted = broker.counter("late_verdicts")
     made_up = [b"", b"x", b"\0" * 10_000, receipt[:-1], receipt + b"0", receipt.upper() + b"-"]
-
     for unknown in made_up:
         commits.send_multipart([b"COMMIT", unknown])
     wait_until(lambda: broker.counter("late_verdicts") == counted + len(made_up))
-
     assert broker.counts(doors.queue)["reserved"] == 1
 
 
@@ -238,11 +230,7 @@ def refusal(answer: wire.Message) -> str:
     return str(error)
 
 
-BAD_SETTLES: list[Any] = [
-    None,
-    "COMMIT",
-    [[b"receipt", "COMMIT", b"", None]] * 1001,
-]
+BAD_SETTLES: list[Any] = [None, "COMMIT", [[b"receipt", "COMMIT", b"", None]] * 1001]
 
 BAD_VERDICTS: list[Any] = [
     [],
@@ -264,7 +252,6 @@ BAD_VERDICTS: list[Any] = [
 
 def test_what_is_no_list_of_verdicts_is_refused(broker: BrokerUnderTest) -> None:
     library = broker.smq()
-
     for verdicts in BAD_SETTLES:
         assert refusal(library.ask(wire.SETTLE, verdicts)) == "BAD_FRAMES"
 
@@ -361,10 +348,8 @@ def test_receipts_that_a_session_does_not_have_are_refused_by_position(
     for number in range(workers):
         broker.make(f"nothing-{number}")
         library.ask(wire.READY, f"nothing-{number}", 1)
-
     settled = library.ask(wire.SETTLE, [[b"x", "COMMIT", b"", None], [b"y", "REJECT", "why", None]])
     extended = library.ask(wire.EXTEND, [b"x", b"y"], 5)
-
     for answer in (settled, extended):
         assert [(at, field) for at, field, _ in answer.fields[0]] == [(0, "LEASE_LOST"), (1, "LEASE_LOST")]
 
@@ -413,14 +398,12 @@ def test_a_request_with_wrong_fields_is_refused(
     broker.push(broker.doors["push"], b"default", b"so that the queue is there")
     wait_until(lambda: broker.counts("default"))
     library = broker.smq()
-
     assert refusal(library.ask(verb, *fields)) == "BAD_FRAMES"
     assert library.ask(wire.PING).verb == wire.OK
 
 
 def test_a_client_that_calls_itself_anything_is_answered(broker: BrokerUnderTest) -> None:
     library = broker.smq()
-
     for client in (None, 7, "line\nbreak", "x" * 60_000, DEEP):
         assert library.ask(wire.HELLO, {"client": client}).verb == wire.OK
 
@@ -429,7 +412,6 @@ def test_a_client_that_calls_itself_anything_is_answered(broker: BrokerUnderTest
 def test_an_unknown_verb_is_refused_and_counted(broker: BrokerUnderTest, verb: bytes) -> None:
     counted = broker.counter("bad_verb")
     library = broker.smq()
-
     assert refusal(library.ask(verb)) == "BAD_VERB"
     assert broker.counter("bad_verb") == counted + 1
     assert library.ask(wire.PING).verb == wire.OK
@@ -457,7 +439,6 @@ def test_an_unknown_verb_is_refused_and_counted(broker: BrokerUnderTest, verb: b
 def test_frames_that_are_no_message_are_refused(broker: BrokerUnderTest, frames: list[bytes]) -> None:
     counted = broker.counter("bad_frames")
     library = broker.smq()
-
     assert refusal(library.say(*frames)) == "BAD_FRAMES"
     assert broker.counter("bad_frames") == counted + 1
     assert library.ask(wire.PING).verb == wire.OK
@@ -472,9 +453,7 @@ def test_another_version_or_protocol_is_told_so_and_its_connection_ends(
     counted = broker.counter("bad_version")
     stranger = broker.socket(zmq.DEALER, broker.doors["smq"])
     monitor = stranger.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-
     answer = Smq(stranger).say(*frames)
-
     assert refusal(answer) == "BAD_VERSION"
     assert monitor.poll(60_000)
     assert broker.counter("bad_version") == counted + 1
@@ -484,14 +463,12 @@ def test_another_version_or_protocol_is_told_so_and_its_connection_ends(
 def test_a_flood_of_unknown_verbs_is_answered_and_logged_once(broker: BrokerUnderTest) -> None:
     library = broker.smq()
     logged, began = lines(broker, "bad_verb"), time.monotonic()
-
     asked = 0
     while asked < 500 or lines(broker, "bad_verb") == logged:  # a line for an earlier one may be fresh
         if asked % 90 == 89:  # one that says little else is cut at the hundredth
             library = broker.smq()
         assert refusal(library.ask(b"WHAT")) == "BAD_VERB"
         asked += 1
-
     assert 1 <= lines(broker, "bad_verb") - logged <= 2 + time.monotonic() - began
 
 
@@ -499,9 +476,7 @@ def test_a_name_with_line_breaks_forges_no_line_of_the_log(broker: BrokerUnderTe
     library = broker.smq()
     library.ask(wire.HELLO, {"client": "me\n12:00:00 ERROR broker: forged"})
     counted = broker.counter("bad_queue")
-
     library.ask(wire.READY, "no such name", 1)
     wait_until(lambda: broker.counter("bad_queue") == counted + 1)
-
     assert not re.search(r"^12:00:00", broker.process.log_text(), re.MULTILINE)
     broker.process.wait_log(r"from me\n12:00:00 ERROR broker: forged tcp://127.0.0.1")

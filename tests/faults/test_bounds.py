@@ -32,8 +32,7 @@ MOST_GROWTH = 3 * HWM_BYTES + 12 * MIB
 
 
 @pytest.mark.parametrize(
-    ("hwm", "jobs", "growth"),
-    [(1_000, 10_000, 60 * MIB), pytest.param(10_000, 80_000, 90 * MIB, marks=full)],
+    ("hwm", "jobs", "growth"), [(1_000, 10_000, 60 * MIB), pytest.param(10_000, 80_000, 90 * MIB, marks=full)]
 )
 @pytest.mark.timeout(600)
 def test_commits_that_hang_are_bounded_and_all_is_done_once_afterwards(

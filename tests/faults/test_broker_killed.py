@@ -53,7 +53,6 @@ def test_jobs_are_taken_over_when_the_lease_is_over_and_not_at_the_next_sweep(
         worker = fleet.worker("library", first.doors["smq"], "default", 5, 5)
         everything = push(first, 5, b"hold")
         worker.wait_said("got", 5)
-        # When
         first.kill()
         with Worker("default", handler, prefetch=20, endpoint=second.doors["smq"]):
             wait_until(lambda: set(handler.handled) == everything, what="the take-over")

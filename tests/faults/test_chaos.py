@@ -141,10 +141,7 @@ def test_no_pop_comes_twice_when_replies_are_lost_at_random(mongo_uri: str, seed
     random = Random(seed)
     with shared_queue(mongo_uri) as shared:
         for broker in shared.brokers:
-            broker.proxy.cut(
-                lambda command: shared.on("delete")(command) and random.random() < 0.3,
-                20,
-            )
+            broker.proxy.cut(lambda command: shared.on("delete")(command) and random.random() < 0.3, 20)
         poppers = [shared.client(broker) for broker in shared.brokers]
         with Producer(endpoint=shared.a.endpoint) as producer:
             for number in range(count):

@@ -157,7 +157,6 @@ def took_and_left(broker: BrokerUnderTest, doors: Doors) -> None:
 
 
 def test_the_counters_add_up_at_any_moment_under_load(broker: BrokerUnderTest) -> None:
-    # Given
     ended = threading.Event()
     problems: list[AssertionError] = []
 
@@ -171,7 +170,6 @@ def test_the_counters_add_up_at_any_moment_under_load(broker: BrokerUnderTest) -
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    # When
     with Producer(endpoint=broker.doors["smq"]) as producer, Client(endpoint=broker.doors["smq"]) as client:
         for number in range(3000):
             producer.push("load", b"x", id=str(number % 1000))
@@ -182,5 +180,4 @@ def test_the_counters_add_up_at_any_moment_under_load(broker: BrokerUnderTest) -
             pass
     ended.set()
     watcher.join()
-    # Then
     assert problems == []

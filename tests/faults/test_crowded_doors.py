@@ -118,9 +118,7 @@ def test_a_hundred_that_ask_for_the_counts_without_end_and_leave_keep_no_answer_
     assert broker.smq().ask(wire.STATS).verb == wire.OK
 
 
-def test_forty_that_look_for_nothing_in_a_long_stream_hold_up_no_question_of_another(
-    mongo_uri: str,
-) -> None:
+def test_forty_that_look_for_nothing_in_a_long_stream_hold_up_no_question_of_another(mongo_uri: str) -> None:
     # Given a replay door, and a crowd that asks for a topic that is not there, again and again
     device = {"kind": "forwarder", "frontend": ANY_PORT, "backend": ANY_PORT, "stream": "short"}
     with serving(mongo_uri, [{**device, "replay": tcp()}]) as broker:

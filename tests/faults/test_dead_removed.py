@@ -20,7 +20,6 @@ AT_ONCE = 10_000
 
 @pytest.mark.full
 def test_very_many_old_dead_letters_go_in_turns_and_on_after_a_kill(mongo_uri: str, database: str) -> None:
-    # Given
     documents = MongoClient[dict[str, Any]](mongo_uri)[database]
     queue, now = documents["queue.mail"], datetime.now(UTC)
     queue.create_indexes(INDEXES)

@@ -331,7 +331,6 @@ def test_a_bus_that_is_no_ring_is_named(mongo_uri: str, database: str, of_store:
 
 
 def test_dead_letters_that_are_removed_soon_are_named(mongo_uri: str, database: str, of_store: Any) -> None:
-    # Given
     long_ago = datetime.now(UTC) - timedelta(days=88)
     queue = of_store["queue.mail"]
     queue.create_indexes(INDEXES)

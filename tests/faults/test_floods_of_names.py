@@ -124,7 +124,6 @@ def test_a_flood_of_names_is_refused_with_a_code_counted_and_leaves_room_for_oth
     broker: BrokerUnderTest, door: Door
 ) -> None:
     tried = door(broker, names(FLOOD, "flood"))
-
     assert set(tried) == {"OK", "QUEUE_FULL"}
     assert tried.count("OK") in MADE
     assert broker.counter("names_refused") == tried.count("QUEUE_FULL")

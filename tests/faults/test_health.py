@@ -26,7 +26,6 @@ def broker() -> Iterator[BrokerProcess]:
 def test_a_mongodb_that_is_stopped_makes_the_broker_unready_and_stats_say_the_same(
     broker: BrokerProcess,
 ) -> None:
-    # Given
     web = Web(broker.http)
     with Producer(endpoint=broker.doors["smq"]) as producer:
         producer.push("mail", b"job").wait(60)
@@ -34,7 +33,6 @@ def test_a_mongodb_that_is_stopped_makes_the_broker_unready_and_stats_say_the_sa
         assert client.queues.get("mail").ready == 1
         os.kill(broker.mongod_pid, signal.SIGSTOP)
         try:
-            # When
             began = time.monotonic()
             unready = wait_until(lambda: (answer := web.get("/readyz")).status == 503 and answer)
             noticed = time.monotonic() - began
@@ -42,7 +40,6 @@ def test_a_mongodb_that_is_stopped_makes_the_broker_unready_and_stats_say_the_sa
             alive, scraped = web.get("/healthz"), web.get("/metrics")
         finally:
             os.kill(broker.mongod_pid, signal.SIGCONT)
-        # Then
         assert unready.json["store"].startswith("MongoDB has not answered for")
         assert (unready.json["serves"], unready.json["doors"]) == (False, "ok")
         assert stats["broker"]["store"].startswith("MongoDB has not answered for")
@@ -64,8 +61,6 @@ def test_a_broker_that_stops_is_not_ready(broker: BrokerProcess) -> None:
     with Producer(endpoint=endpoint) as producer:
         producer.push("slow", b"job").wait(60)
     with Client(endpoint=endpoint) as client, client.jobs.reserve("slow", 1, wait=60):
-        # When
         broker.process.terminate()
-        # Then
         unready = wait_until(lambda: (answer := web.get("/readyz")).status == 503 and answer)
         assert unready.json["doors"] == "the broker starts or stops"

@@ -66,10 +66,8 @@ def use_an_id_again(shared: SharedQueue, client: RawClient, verdict: str, payloa
     client.push(payload, "fixed", **headers)
     [second] = client.take()
     assert second.payload == payload
-    # When
     held.cut()
     client.answer(answer)
-    # Then
     stored = shared.jobs.find_one({"_id": "fixed"})
     assert stored, "a confirmed job is gone that nobody has committed"
     assert stored["state"] == "reserved"
@@ -110,7 +108,6 @@ def pop_an_id_again(shared: SharedQueue, poppers: list[RawClient], payloads: lis
     held.cut()
     wait_until(lambda: any(popper.offered(0.1) for popper in poppers), what="the first job")
     gate.set()
-    # Then
     assert sorted(other.take()[0].payload for other in poppers) == payloads
     assert shared.stored() == 0
 
@@ -142,11 +139,9 @@ def release_and_claim_again(shared: SharedQueue, leaving: str, payload: bytes) -
         first.settle(job, leaving, delay=0)
     held.wait()
     again = second.take() if second.offered(20) else []
-    # When
     third.ready(1)
     held.cut()
     again = again or second.take() if not third.offered(1) else again
-    # Then
     assert again, "a broker with an idle worker did not claim the job"
     assert not third.offered(0.5), "two workers have the job"
     stored = shared.jobs.find_one({"$or": [{"_id": job.id}, {"first": job.id}]})  # itself, or its pack
@@ -168,7 +163,6 @@ def release_and_claim_again(shared: SharedQueue, leaving: str, payload: bytes) -
 def test_one_held_insert_does_not_hide_later_confirmed_jobs(
     shared: SharedQueue, coming: str, end: str
 ) -> None:
-    # Given
     first, later = [b"first %d" % n for n in range(5)], [b"later %d" % n for n in range(5)]
     producer, worker = shared.client(shared.a), shared.client(shared.a)
     if coming == "before":
@@ -179,7 +173,6 @@ def test_one_held_insert_does_not_hide_later_confirmed_jobs(
     held.wait()
     if coming == "after":
         worker.ready(100)
-    # When
     assert producer.answer(producer.push_all(later)) == []
     # Then they come before the held reply does
     came = {job.payload for job in worker.take(5, timeout=20)}

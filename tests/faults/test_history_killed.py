@@ -35,7 +35,6 @@ def test_the_sums_are_what_was_pushed_and_done_but_for_the_last_flush_of_the_one
         done: list[str] = []
         with Worker("mail", lambda job: done.append(job.id), prefetch=50, endpoint=other.doors["smq"]):
             wait_until(lambda: len(set(done)) == 3 * BATCH, what="all jobs at the other")
-        # Then
         wait_until(lambda: sums().get("committed") == 3 * BATCH, what="its flush")
         assert 2 * BATCH <= sums()["pushed"] <= 3 * BATCH
         # And a clean stop writes what there is

@@ -191,9 +191,7 @@ def test_a_message_beyond_all_limits_is_cut_before_it_has_come(
         "push": (deaf, zmq.PUSH), "req": (front, zmq.DEALER), "smq": (broker.doors["smq"], zmq.DEALER)
     }[door]  # fmt: skip
     plain = broker.socket(kind, address)
-
     plain.send_multipart([b"", b"\xdd\x02\x80\0\0" + b"\x90" * (40 * MIB), b"work"])
-
     wait_until(lambda: broker.counter("connections_cut") > cut)
 
 
@@ -261,12 +259,10 @@ def test_many_receipts_are_looked_for_once_over_all_queues(broker: BrokerUnderTe
         broker.make(f"many-{number}")
         library.ask(wire.READY, f"many-{number}", 1)
     receipts = [b"%08d" % number for number in range(1000)]
-
     for _ in range(5):
         assert len(library.ask(wire.EXTEND, receipts, 10).fields[0]) == 1000
         verdicts = [[receipt, "COMMIT", None, None] for receipt in receipts]
         assert len(library.ask(wire.SETTLE, verdicts).fields[0]) == 1000
-
     assert library.ask(wire.EXTEND, [*receipts, b"one more"], 10).fields[0] == "BAD_FRAMES"
 
 
@@ -293,7 +289,6 @@ def test_jobs_and_results_as_large_as_they_may_be(broker: BrokerUnderTest) -> No
     doors = broker.take("ask")
     largest = bytes(12 * MIB)
     worker, asker = broker.socket(zmq.REP, doors.back), broker.socket(zmq.REQ, doors.front)
-
     for _ in range(5):
         asker.send(largest)
         assert receive(worker) == [largest]

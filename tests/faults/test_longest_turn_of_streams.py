@@ -74,7 +74,6 @@ READ = [(pytest.param if name in SHORT else long)(wanted, id=name) for name, wan
 @pytest.mark.parametrize("wanted", READ)
 def test_reads_of_the_library(broker: BrokerUnderTest, wanted: list[bytes]) -> None:
     readers = [broker.smq() for _ in range(4)]
-
     for library in readers:
         for number in range(10):
             options = {"after": 0, "topics": wanted, "wait": 0}
@@ -90,7 +89,6 @@ def test_questions_at_the_replay_door(broker: BrokerUnderTest, wanted: list[byte
     address = broker.process.devices[0]["replay"][0]
     askers = [broker.socket(zmq.DEALER, address) for _ in range(4)]
     question = json.dumps({"topics": [topic.decode() for topic in wanted]}).encode()
-
     for asker in askers:
         for _ in range(4):
             asker.send_multipart([b"", b"prices", question])
@@ -108,11 +106,9 @@ def test_a_reader_that_wants_little_is_not_kept_by_those_that_look_for_what_is_n
     library = broker.smq()
     for peer in crowd:
         peer.plain.send_multipart(wire.encode(wire.READ, 1, "prices", hostile))
-
     for _ in range(5):
         first = library.ask(wire.READ, "prices", {"after": 0, "topics": [b"=" + TOPICS[0]], "most": 1})
         assert first.fields[0]["rows"][0][3] == [0]
-
     assert not all(map(has_answer, crowd))  # they were first
 
 
@@ -153,11 +149,9 @@ def test_very_many_subscriptions_to_the_latest_of_very_many_topics(broker: Broke
         topics = [b"t%d.%d" % (part, at) for at in range(wire.MOST_PUBLISHED)]
         assert library.ask(wire.PUBLISH, "last", packed(topics), {}).verb == wire.OK
     late = broker.socket(zmq.SUB, broker.process.devices[1]["backend"][0], rcvhwm=0)
-
     for at in range(2000):
         late.subscribe(b"t%d" % (at % 10) + b"." * (at % 2) + b"9" * (at // 1000))
         late.subscribe(b"nothing.%d" % at)
-
     assert receive(late)[0].startswith(b"t")
 
 

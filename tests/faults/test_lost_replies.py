@@ -175,10 +175,8 @@ class Handled(Counter[bytes]):
 def test_jobs_of_a_claim_that_was_not_answered_are_delivered(queue: ProxiedQueue) -> None:
     queue.push()
     queue.cut(is_claim, 2)
-
     with queue.working() as handled:
         queue.wait_all_committed()
-
     # None is sent again: what it has reserved is read back under its number. A busy broker may claim twice.
     numbers = [_update(claim)["$set"]["hold"] for claim in queue.swallowed]
     assert len(set(numbers)) == len(numbers) >= 1
@@ -189,9 +187,7 @@ def test_jobs_of_a_claim_that_was_not_answered_are_delivered(queue: ProxiedQueue
 @pytest.mark.parametrize("times", [1, 2, pytest.param(4, marks=full)])
 def test_jobs_of_a_push_that_was_not_answered_are_stored_once(queue: ProxiedQueue, times: int) -> None:
     queue.cut(is_push, times)
-
     queue.push()
-
     assert queue.cuts == times
     assert {job["state"] for job in queue.swallowed[0].statements} == {"ready"}
     assert queue.stored() == sorted(JOBS)
@@ -209,7 +205,6 @@ def test_jobs_inserted_reserved_whose_insert_was_not_answered_are_delivered(
         queue.cut(is_reserving_push, times)
         queue.push()
         queue.wait_all_committed()
-
     assert queue.cuts == times
     assert handled == Counter(JOBS)
     assert handled.attempts == {1}
@@ -220,7 +215,6 @@ def test_jobs_inserted_reserved_whose_insert_was_not_answered_are_delivered(
 def test_duplicates_in_a_push_that_was_not_answered_are_what_they_were(
     queue: ProxiedQueue, times: int, *, working: bool
 ) -> None:
-    # Given
     with ExitStack() as stack:
         handled = stack.enter_context(queue.working()) if working else None
         # When: each dedupe_id is pushed three times
@@ -229,7 +223,6 @@ def test_duplicates_in_a_push_that_was_not_answered_are_what_they_were(
             receipts = [
                 [producer.push(queue.name, job, dedupe_id=job.decode()) for job in JOBS] for _ in range(3)
             ]
-        # Then
         assert queue.cuts == times
         for same in zip(*receipts, strict=True):
             told = Counter(first_of(entry) for entry in same)
@@ -251,17 +244,14 @@ def first_of(receipt: PushReceipt) -> str:
 
 
 def test_an_id_whose_taking_over_was_not_answered_is_taken_over_once(queue: ProxiedQueue) -> None:
-    # Given
     with Producer(endpoint=queue.endpoint) as producer:
         old = producer.push(queue.name, b"old", dedupe_id="d", dedupe_window=0.1)
         old.wait(SECONDS)
         wait_until(lambda: queue.over("d"), what="the end of the window")
-        # When
         queue.cut(is_taking_over, 1)
         new = producer.push(queue.name, b"new", dedupe_id="d")
         new.wait(SECONDS)
         again = producer.push(queue.name, b"again", dedupe_id="d")
-        # Then
         with pytest.raises(DuplicateError) as refusal:
             again.wait(SECONDS)
     assert queue.cuts == 1
@@ -272,11 +262,9 @@ def test_an_id_whose_taking_over_was_not_answered_is_taken_over_once(queue: Prox
 @pytest.mark.parametrize("times", [1, 2])
 def test_commits_that_were_not_answered_hold(queue: ProxiedQueue, times: int) -> None:
     queue.cut(is_commit, times)
-
     with queue.working() as handled:
         queue.push()
         queue.wait_all_committed()
-
     assert queue.cuts == times
     assert handled == Counter(JOBS)
 
@@ -284,11 +272,9 @@ def test_commits_that_were_not_answered_hold(queue: ProxiedQueue, times: int) ->
 @pytest.mark.parametrize("times", [1, 2, pytest.param(8, marks=full)])
 def test_rollbacks_that_were_not_answered_are_delivered_again(queue: ProxiedQueue, times: int) -> None:
     queue.cut(is_rollback, times)
-
     with queue.working(fail_first=True) as handled:
         queue.push()
         queue.wait_all_committed()
-
     assert queue.cuts == times
     assert handled == Counter(2 * JOBS)
     assert handled.attempts == {1, 2}
@@ -301,7 +287,6 @@ def test_popped_jobs_whose_removal_was_not_answered_are_sent(default: ProxiedQue
         default.cut(is_commit, times)
         default.push()
         popped = [puller.recv() for _ in JOBS]
-
     assert default.cuts == times
     assert Counter(popped) == Counter(JOBS)
     assert default.stored() == []
@@ -312,12 +297,8 @@ def test_an_asker_whose_jobs_commit_was_not_answered_gets_its_result(
     default: ProxiedQueue, headers: Any
 ) -> None:
     default.cut(is_finish if headers else is_commit, 2)
-    with (
-        default.working(),
-        plain_socket(zmq.REQ, default.doors["req"]) as asker,
-    ):
+    with default.working(), plain_socket(zmq.REQ, default.doors["req"]) as asker:
         asker.send_multipart([b"default", json.dumps(headers).encode(), b"question"])
-
         assert asker.recv_multipart() == [b"result of question"]
     assert default.cuts == 2
 
@@ -374,6 +355,5 @@ def test_who_waits_for_a_job_that_expires_hears_so_however_late_the_answer_comes
         # When the broker looks for it meanwhile
         queue.watch("find").wait(3)
         removal.release()
-        # Then
         with pytest.raises(ExpiredError):
             reply.result(SECONDS)

@@ -70,19 +70,15 @@ def test_a_redrive_whose_reply_is_lost_was_done_once_and_is_not_done_again(queue
 def test_a_move_to_another_queue_whose_replies_are_lost_leaves_each_job_in_one_of_them(
     queues: TwoQueues, command: str, times: int
 ) -> None:
-    # Given
     queues.cut(command, times)
-    # When
     with suppress(Unclear):
         queues.changes.redrive("mail", DeadLetters(), LATER, queues.other)
-    # Then
     assert len(queues.proxy.cuts) == times
     here, there = everything(queues.mail).keys(), everything(queues.other).keys()
     assert here | there == queues.letters
     assert here & there == set()
     # When it is repeated
     queues.changes.redrive("mail", DeadLetters(), LATER, queues.other)
-    # Then
     assert everything(queues.mail) == {}
     assert {row["state"] for row in everything(queues.other).values()} == {"ready"}
     assert {len(row["errors"]) for row in everything(queues.other).values()} == {2}

@@ -50,7 +50,6 @@ def test_a_held_reply_is_applied_and_all_else_goes_on(
     held = proxy.hold(is_insert)
     inserting = in_thread(lambda: behind[database].jobs.insert_one({"_id": 1}))
     [reply] = held.wait()
-
     assert real[database].jobs.count_documents({}) == 1
     behind[database].jobs.insert_one({"_id": 2})
     assert inserting.is_alive()

@@ -40,12 +40,10 @@ def test_ping_readiness_a_push_and_the_next_start_say_what_is_missing(mongo: Rep
         endpoint, web = broker.doors["smq"], Web(broker.http)
         with Producer(endpoint=endpoint) as producer, Client(endpoint=endpoint) as client:
             producer.push("mail", b"before").wait(60)
-            # When
             let_secondaries_copy(mongo, copy=False)
             try:
                 waiting = producer.push("mail", b"meanwhile")
                 unready = wait_until(lambda: (got := web.get("/readyz")).status == 503 and got, 60)
-                # Then
                 assert unready.json["store"].startswith(SAYS)
                 assert "another broker" not in unready.json["lease"]
                 assert client.health()["store"].startswith(SAYS)

@@ -62,7 +62,6 @@ def test_a_stopping_broker_reads_on_when_a_slow_mongodb_has_stored_what_held_its
                 assert broker.terminate() == 0
             slow.stop()
             broker.restart()
-            # Then
             if device == "forwarder":
                 found = [job.payload[:8] for job in all_of(broker)]
             else:
@@ -100,7 +99,6 @@ def test_a_stopping_broker_reads_on_when_what_others_sent_has_left_memory_for_la
                 stored.set()
                 assert broker.terminate() == 0
         broker.restart()
-        # Then
         with Client(endpoint=broker.doors["smq"]) as client:
             found = [row["payload"][:8] for row in client.peek("mail", "ready", count)]
     assert found == [b"%08d" % number for number in range(count)]

@@ -62,7 +62,6 @@ def test_a_killed_worker_loses_no_more_than_its_zeromq_held(
     worker = start(fleet, doors.back, hwm, TAKEN)
     worker.wait_said("full")
     wait_until(lambda: broker.counter("committed") - before > hwm - PREFETCH, what="a full worker")
-    # When
     worker.end()
     # Then what had not arrived at it is there, and goes to another, once
     wait_until(lambda: not broker.workers(doors.queue), what="its end")

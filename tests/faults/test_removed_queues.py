@@ -76,9 +76,7 @@ def test_who_looks_at_a_queue_while_it_is_removed_does_not_make_it_again(
     own.push()
     with Client(timeout=60.0, endpoint=own.endpoint) as other:
         looked = own.proxy.after(own.removal, lambda: (other.queue(own.queue), other.peek(own.queue)))
-        # When
         assert client.queues.delete(own.queue).result() == 1
-    # Then
     looked.wait()
     assert own.queue not in names(client)
     with pytest.raises(NotFoundError):
@@ -97,10 +95,8 @@ def test_a_queue_that_was_removed_beside_a_verdict_is_gone_once_that_is_over(
         worker.settle(job, wire.COMMIT)
         [commit] = held.wait()
     wait_until(lambda: client.queues.get(own.queue).workers == 0, what="the worker's leaving")
-    # When
     client.queues.delete(own.queue).result()
     early = own.queue in names(client)
     commit.release()
-    # Then
     wait_until(lambda: own.queue not in names(client), what="the end of the queue")
     assert early

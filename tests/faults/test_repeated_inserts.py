@@ -125,10 +125,8 @@ def test_an_insert_that_lands_late_stores_nothing_that_was_done(
         assert producer.answer(answer, 60) == []
         wait_until(lambda: len(handled) == len(JOBS), what="the jobs")
         shared.wait_empty()
-        # When
         for late in delayed.met:
             late.land()
-        # Then
         shared.wait_empty()
         assert handled == Counter(JOBS)
 

@@ -135,18 +135,15 @@ def test_jobs_are_pushed_and_worked_on_once(
 def test_children_end_at_their_many_parents_with_few_statements(
     broker: SlowBroker, client: Client, queue: str, work: Callable[..., Worker], parents: int
 ) -> None:
-    # Given
     pages = f"{queue}-pages"
     family = FanOut(Forward(pages, b"x", priority=2), Forward(pages, b"x", priority=1))
     ids = broker.push(queue, parents)
     work(queue, lambda _job: family, prefetch=100)
     wait_until(lambda: client.queues.get(queue).waiting == parents, LONGEST, "all parents")
     broker.sent()
-    # When
     work(pages)
     broker.had_all([f"{parent}.{number}" for parent in ids for number in (1, 2)])
     broker.empty(client, queue, pages)
-    # Then
     within = [message for message in broker.sent() if "autocommit" in message.body]
     assert len(within) < parents / 2
     assert "abortTransaction" not in {message.name for message in within}
@@ -191,7 +188,6 @@ def test_limited_jobs_all_have_their_turn(
 def test_dead_letters_are_redriven_and_worked_on(
     broker: SlowBroker, client: Client, queue: str, work: Callable[..., Worker], *, elsewhere: bool
 ) -> None:
-    # Given
     def reject(_job: Job) -> None:
         raise Reject("no")
 
@@ -200,9 +196,7 @@ def test_dead_letters_are_redriven_and_worked_on(
     wait_until(lambda: client.queues.get(queue).dead == len(ids), LONGEST, "all dead letters")
     worker.stop()
     broker.push(to, 1)
-    # When
     assert client.redrive(queue, to=to if elsewhere else None, wait=LONGEST)["moved"] == len(ids)
-    # Then
     work(to if elsewhere else queue)
     broker.had_all(ids)
 
@@ -234,11 +228,9 @@ def test_a_schedule_pushes_each_run_once(
 def test_messages_of_a_stream_are_read_routed_and_worked_through(
     broker: SlowBroker, work: Callable[..., Worker]
 ) -> None:
-    # When
     with Publisher(endpoint=broker.endpoint) as publisher:
         published = [publisher.publish("orders", "paid", b"%d" % number) for number in range(2000)]
         numbers = [receipt.wait(LONGEST) for receipt in published]
-    # Then
     with Reader("orders", endpoint=broker.endpoint) as reader:
         assert [message.sequence for message in reader] == numbers
     work("invoices")

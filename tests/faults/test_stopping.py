@@ -73,7 +73,6 @@ def test_a_mongodb_that_is_away_is_not_waited_for(mongo_uri: str, database: str,
         fleet.start("flood.py", broker.doors["push"], 200)
         wait_until(lambda: counters(broker)["pushed"] > 5000, what="the flood")
         proxy.freeze()
-
         assert broker.terminate() == 0
 
 
@@ -81,9 +80,7 @@ def test_a_signal_that_comes_again_after_a_second_stops_at_once(
     patient: BrokerProcess, fleet: Fleet, jobs: Jobs
 ) -> None:
     with_a_job(fleet, patient)
-
     signal_until_it_hurries(patient)
-
     assert left(jobs) == [("ready", 0)]
 
 
@@ -115,9 +112,7 @@ def test_two_signals_within_a_second_are_one(patient: BrokerProcess, fleet: Flee
     patient.send_signal(signal.SIGTERM)
     patient.send_signal(signal.SIGINT)
     patient.wait_log("waiting for 1 running jobs")
-
     worker.go()
-
     assert patient.process.wait(60) == 0
     assert left(jobs) == []
 
@@ -126,9 +121,7 @@ def test_a_stopping_broker_lets_running_jobs_finish(patient: BrokerProcess, flee
     worker = with_a_job(fleet, patient)
     patient.process.terminate()
     patient.wait_log("waiting for 1 running jobs")
-
     worker.go()
-
     assert patient.process.wait(60) == 0
     assert left(jobs) == []
 
@@ -139,9 +132,7 @@ def test_a_stopping_broker_gives_back_what_does_not_finish_and_burns_no_attempt(
     worker = fleet.worker("library", broker.doors["smq"], "default", 10, 2)
     push(broker, [b"hold"] * 30)
     worker.wait_said("got", 2)
-
     code = broker.terminate()
-
     assert code == 0
     assert left(jobs) == [("ready", 0)] * 30
 
@@ -154,9 +145,7 @@ def test_a_stopping_library_worker_finishes_running_jobs_and_gives_back_the_othe
     worker.wait_said("got", 2)
     worker.process.terminate()
     wait_until(lambda: left(jobs).count(("ready", 0)) == 8, what="the staged jobs' return")
-
     worker.go(2)
-
     assert worker.process.wait(60) == 0
     assert left(jobs) == [("ready", 0)] * 8
 
@@ -166,11 +155,9 @@ def test_a_producer_that_pushes_during_a_restart_loses_nothing(broker: BrokerPro
     pushing = threading.Thread(target=push, args=(broker, numbers))
     pushing.start()
     wait_until(lambda: counters(broker)["pushed"] > 1000, what="the first pushes")
-
     broker.terminate()
     broker.restart()
     pushing.join(60)
-
     assert not pushing.is_alive()
     assert sorted(job["payload"] for job in jobs.find({}, {"payload": 1})) == sorted(numbers)
 

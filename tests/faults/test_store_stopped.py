@@ -40,12 +40,10 @@ def counts(broker: BrokerProcess) -> dict[str, Any]:
 
 @pytest.mark.full
 def test_a_store_that_stands_still_is_named_and_what_was_pushed_is_one_job(broker: BrokerProcess) -> None:
-    # Given
     with Producer(endpoint=broker.doors["smq"]) as producer:
         producer.push("mail", b"before").wait(60)
     answering = run(broker, "ping")
     assert (answering.exit_code, answering.stdout.endswith("store: ok\n")) == (0, True)
-    # When
     os.kill(broker.mongod_pid, signal.SIGSTOP)
     silent = wait_until(lambda: result if (result := run(broker, "ping")).exit_code == 4 else None)
     # Then: who asks is told
@@ -67,7 +65,6 @@ def test_a_store_that_stands_still_is_named_and_what_was_pushed_is_one_job(broke
     # When: it goes on
     os.kill(broker.mongod_pid, signal.SIGCONT)
     wait_until(lambda: run(broker, "ping").exit_code == 0)
-    # Then
     again = run(broker, "--timeout", "60", "push", "mail", "once", "--id", job_id)
     assert (again.exit_code, again.stdout) == (0, f"{job_id}\n")
     wait_until(lambda: counts(broker)["ready"] == 2)

@@ -41,11 +41,9 @@ def test_workers_that_do_not_read_keep_no_more_than_their_prefetch_from_another_
             stack.enter_context(deaf(shared.a.process.doors["pull"]))
         with Client(endpoint=shared.a.endpoint) as client:
             wait_until(lambda: client.queues.list()[0].workers == DEAF, what="the workers that don't read")
-        # When
         with Producer(endpoint=shared.a.endpoint) as producer:
             for number in range(JOBS):
                 producer.push("default", b"%d " % number + bytes(LARGE))
-        # Then
         with shared.working(shared.b, prefetch=20) as handled:
             wait_until(lambda: shared.stored() <= DEAF * prefetch, what="all but what the deaf ones keep")
             assert set(handled.values()) == {1}

@@ -135,10 +135,7 @@ def payload_of(job: Job) -> bytes:
 
 
 def test_a_broker_stops_when_the_store_becomes_newer_than_it_reads(mongo_uri: str, database: str) -> None:
-    with (
-        MongoClient[dict[str, Any]](mongo_uri) as mongo,
-        a_broker(mongo_uri, database) as broker,
-    ):
+    with MongoClient[dict[str, Any]](mongo_uri) as mongo, a_broker(mongo_uri, database) as broker:
         mongo[database]["meta"].update_one({}, {"$set": {"number": SCHEMA + 1}})
         assert broker.process.wait(TIMEOUT) == 1
         assert f"newer SluiceMQ (schema {SCHEMA + 1}, this one reads {LAST} to {SCHEMA})" in broker.log_text()
@@ -304,12 +301,7 @@ def read(reader: Reader) -> bytes:
 
 @full
 @pytest.mark.parametrize(
-    ("killed", "before"),
-    [
-        ("close.after", LAST),
-        ("finish.before", LAST),
-        ("finish.after", SCHEMA),
-    ],
+    ("killed", "before"), [("close.after", LAST), ("finish.before", LAST), ("finish.after", SCHEMA)]
 )
 def test_an_upgrade_whose_broker_is_killed_half_way_is_repeated(
     mongo_uri: str, database: str, build: Path, killed: str, before: int

@@ -44,7 +44,6 @@ def test_a_broker_whose_log_nobody_reads_starts_serves_and_stops(
     mongo_uri: str, database: str, tmp_path: Path
 ) -> None:
     with Unheard(mongo_uri, database, tmp_path) as broker, zmq.Context() as context:
-        # Given
         push, pull = context.socket(zmq.PUSH), context.socket(zmq.PULL)
         push.connect(broker.doors["push"])
         pull.connect(broker.doors["pull"])
@@ -52,7 +51,6 @@ def test_a_broker_whose_log_nobody_reads_starts_serves_and_stops(
         for _ in range(500):  # with 2,000 it would be cut, and the job be lost with its connection
             push.send_multipart([b"no such queue", b"no headers", b"payload"])
         push.send(b"job")
-        # Then
         assert pull.poll(60_000)
         assert pull.recv() == b"job"
         context.destroy(linger=0)

@@ -139,9 +139,7 @@ def test_a_job_that_kills_its_worker_ends_dead_with_its_history_and_takes_no_oth
 ) -> None:
     fine = [f"fine-{number}" for number in range(20)]
     push(broker, *fine[:10], "poison", *fine[10:])
-
     deaths = work_until(lambda: start_worker(fleet, broker, kind), lambda: states(stored) == ["dead"])
-
     assert deaths == 5
     assert_is_dead_of_its_workers(client)
     assert done(fleet) >= set(fine)
@@ -152,12 +150,10 @@ def test_a_job_that_kills_a_library_worker_with_100_jobs_takes_none_of_them_with
 ) -> None:
     fine = [f"fine-{number}" for number in range(150)]
     push(broker, *fine[:50], "poison", *fine[50:])
-
     deaths = work_until(
         lambda: fleet.worker("library", broker.doors["smq"], "default", 100, 4),
         lambda: states(stored) == ["dead"],
     )
-
     assert deaths == 5
     assert_is_dead_of_its_workers(client)
     assert done(fleet) >= set(fine)

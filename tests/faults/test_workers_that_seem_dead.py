@@ -108,9 +108,7 @@ def test_a_worker_that_is_stopped_is_taken_for_dead_and_the_job_says_why(mongo_u
             assert worker.stdout
             assert worker.stdout.readline() == "waits 1\n"
             wait_until(lambda: client.queues.get(queue).reserved == 1)
-            # When
             worker.send_signal(signal.SIGSTOP)
-            # Then
             wait_until(lambda: client.queues.get(queue).dead == 1)
         assert client.show(queue, pushed.id)["errors"][-1]["reason"] == (
             "the worker is taken for dead: nothing heard for 1 s"

@@ -141,9 +141,7 @@ def test_a_job_that_is_worked_on_is_shown_with_its_worker_and_can_not_be_changed
         works.may_end.clear()
         [job_id] = queue.push(b"x", headers={"k": "v"})
         wait_until(lambda: works.seen, what="the job")
-        # When
         shown = queue.here.show(queue.name, job_id)
-        # Then
         assert (shown["state"], shown["payload"], shown["headers"]) == ("reserved", b"x", {"k": "v"})
         assert (shown["max_attempts"], shown["visibility_timeout"]) == (13, 1800.0)
         assert "python" in shown["worker"]
@@ -176,7 +174,6 @@ def scheduled(queue: QueueAtTwoBrokers) -> list[dict[str, Any]]:
 
 
 def test_redriven_jobs_are_worked_on_at_once_here_and_in_another_queue(queue: QueueAtTwoBrokers) -> None:
-    # Given
     with working(queue.first, queue.name, fails=True) as failing:
         first, _second = queue.push(b"one", b"two")
         wait_until(lambda: queue.counts()["dead"] == 2, what="two dead letters")
@@ -185,12 +182,10 @@ def test_redriven_jobs_are_worked_on_at_once_here_and_in_another_queue(queue: Qu
     with Producer(endpoint=queue.first.doors["smq"]) as producer:
         producer.push(other, b"makes it")
     with working(queue.first, queue.name) as works, working(queue.first, other) as late:
-        # When
         here = queue.here.redrive(queue.name, [first])
         wait_until(lambda: works.seen == [b"one"], what="the redriven job")
         there = queue.here.redrive(queue.name, reason="disk full", to=other)
         wait_until(lambda: late.seen == [b"makes it", b"two"], what="the job in the other queue")
-    # Then
     nothing = {"moved": 0, "left": 0, "refused": []}
     assert here == there == {"moved": 1, "left": 0, "refused": []}
     assert (works.attempts, late.attempts) == ([1], [1, 1])
@@ -296,7 +291,6 @@ def test_a_pause_of_the_delivery_holds_for_all_brokers_and_over_restarts(queue: 
         far.may_end.clear()
         queue.push(*[b"%d" % number for number in range(20)])
         wait_until(lambda: near.seen and far.seen, what="both at work")
-        # When
         assert queue.here.queues.pause(queue.name) == ["delivery"]
         wait_until(lambda: queue.counts(queue.elsewhere)["paused"] == ("delivery",), what="the other to hear")
         near.may_end.set()
@@ -311,14 +305,11 @@ def test_a_pause_of_the_delivery_holds_for_all_brokers_and_over_restarts(queue: 
         assert queue.first.terminate() == 0
         queue.first.restart()
         queue.here = Client(endpoint=queue.first.doors["smq"])
-        # Then
         assert queue.counts()["paused"] == ("delivery",)
         queue.push(b"more")
         wait_until(lambda: queue.counts()["workers"] == 1, what="the worker to be back")
         assert (queue.counts()["ready"], queue.counts()["reserved"]) == (19, 0)
-        # When
         assert queue.elsewhere.queues.resume(queue.name) == []
-        # Then
         wait_until(lambda: len(near.seen) + len(far.seen) == 21, what="all jobs")
         assert {*near.attempts, *far.attempts} == {1}
 
@@ -365,7 +356,6 @@ def test_plain_doors_of_a_paused_queue_refuse_who_can_hear_and_block_who_can_not
         assert broker.terminate() == 0
         broker.restart()
         client = Client(endpoint=broker.doors["smq"])
-        # When
         push = context.socket(zmq.PUSH)
         push.linger, push.sndhwm = 10_000, 100
         push.connect(broker.doors["push"])
@@ -379,9 +369,7 @@ def test_plain_doors_of_a_paused_queue_refuse_who_can_hear_and_block_who_can_not
             assert asker.poll(60_000)
             assert json.loads(asker.recv_multipart()[1])["code"] == "PAUSED"
         assert client.queues.list()[0].ready == 0
-        # When
         client.queues.resume("default", "intake")
-        # Then
         wait_until(lambda: client.queues.list()[0].ready == sent, what="all that was sent")
         # When it is stopped while it is paused and a producer's messages lie in all the buffers
         client.queues.pause("default", "intake")
@@ -409,15 +397,12 @@ def blocked_after(push: zmq.Socket[bytes], most: int, size: int = 100) -> int:
 
 
 def test_the_statistics_tell_how_long_the_oldest_waits_and_how_fast_it_goes(queue: QueueAtTwoBrokers) -> None:
-    # Given
     with working(queue.first, queue.name):
         queue.push(*[b"x"] * 30)
         wait_until(lambda: queue.counts()["rates"]["committed"] > 0, what="a rate")
         wait_until(lambda: (now := queue.counts())["reserved"] == now["ready"] == 0, what="an empty queue")
     assert queue.counts()["oldest_ready_age"] is None
-    # When
     queue.push(b"y")
-    # Then
     counts = queue.counts()
     assert counts["exact"] is True
     assert 0 <= counts["oldest_ready_age"] < 60
@@ -427,9 +412,7 @@ def test_the_statistics_tell_how_long_the_oldest_waits_and_how_fast_it_goes(queu
 
 def test_the_counters_are_the_statistics_without_the_queues(queue: QueueAtTwoBrokers) -> None:
     queue.push(b"x")
-
     stats, told = queue.here.stats(), queue.here.counters()
-
     assert queue.name in {listed.name for listed in stats.queues}
     assert told.counters["pushed"] == stats.counters["pushed"] >= 1
     assert told.broker.keys() == stats.broker.keys()

@@ -110,7 +110,6 @@ def test_the_sums_are_right_whoever_is_killed_when(example: Example) -> None:
     wait_until(lambda: example.behind() == 0, 60 * TIMEOUT)
     update.send_signal(signal.SIGTERM)
     assert update.wait(TIMEOUT) == 0
-    # Then
     assert example.run("check")[0] == 0
     # When a rebuild is killed in the midst of it
     example.kill_when_behind_falls(example.start("rebuild"))

@@ -91,7 +91,6 @@ def test_dead_letters_are_grouped_by_error_over_all_queues(broker: BrokerProcess
                 producer.push(queue, b"x", kind="charge", max_attempts=1)
             with Worker(queue, function, endpoint=endpoint):
                 wait_until(partial(has_dead, client, queue, count))
-        # Then
         found = client.dead_letters.by_error()
         rejected = next(error for error in found.errors if error.type == "sluicemq.protocol.errors.Reject")
         assert (rejected.count, rejected.exact, rejected.queues) == (3, True, ("other",))

@@ -133,9 +133,7 @@ def test_each_verb_that_changes_something_is_recorded_and_no_other(
     fields = CHANGES.get(verb, VERBS[verb].fields)
     changes = needs_of(verb).is_act(list(fields)) and verb not in wire.LOOKS
     action = verb.decode().lower()
-
     smq.ask(verb, *fields)
-
     assert recorded(client, action=action) == changes
 
 
@@ -145,7 +143,6 @@ def test_who_moves_a_subscription_or_takes_it_is_recorded(client: Client, smq: S
     smq.ask(wire.FREE, "moved", "sums", None)
     taken = texts(newest(client, action="free"))
     smq.ask(wire.HOLD, "moved", "sums", "update", {"after": 0})
-
     assert (taken["name"], taken["outcome"], taken["about"]) == ("moved", "done", {"name": "sums"})
     moved = texts(newest(client, action="hold"))
     assert (moved["name"], moved["about"]) == ("moved", {"name": "sums", "watermark": 0})
@@ -155,10 +152,8 @@ def test_who_moves_a_subscription_or_takes_it_is_recorded(client: Client, smq: S
 @pytest.mark.parametrize("verb", [wire.SCHEDULE, wire.USERS])
 def test_a_list_is_not_recorded(client: Client, smq: Smq, verb: bytes) -> None:
     before = recorded(client)
-
     assert smq.ask(verb, wire.LIST, {}).verb == wire.OK
     smq.ask(verb, wire.ONE, {"name": "none"})
-
     assert recorded(client) == before
 
 
@@ -173,11 +168,9 @@ def test_each_path_that_changes_something_is_recorded_and_no_other(
     names = {"queue": "victim", "job_id": "none", "name": "none", "task_id": "none", "subject": "queue"}
     names["stream"] = "none"
     before = recorded(client)
-
     answer = web.post(path.format(**names), {"what": "nothing", "state": "nothing"}, TOKEN)
     only_reads = answer.headers.get("allow", "").startswith("GET") or answer.status == 405
     changes = PATHS[path].administers and not only_reads
-
     assert recorded(client) - before == changes
 
 
@@ -244,14 +237,12 @@ def test_an_order_that_says_what_holds_already_changes_and_records_nothing(
     before = holds()
     # When all is said once more
     declare()
-    # Then
     assert holds() == before
     client.resume_schedule("nightly")
 
 
 def test_a_bulk_operation_is_recorded_with_its_task_and_its_end(client: Client) -> None:
     client.purge("victim", state="dead")
-
     row = wait_until(lambda: newest(client, action="purge", outcome="done"), what="its end")
     assert row["about"]["state"] == "dead"
     assert row["about"]["count"] == 0
@@ -327,7 +318,6 @@ def test_changes_of_principals_are_recorded_without_their_secrets(
 
 def test_an_unknown_action_of_a_verb_leaves_nothing_that_a_client_chose(client: Client, smq: Smq) -> None:
     smq.ask(wire.USERS, "chosen-by-a-client", {"chosen-by-a-client": 1})
-
     assert "chosen" not in str(client.audit()[0])
     assert newest(client, action="users")["code"] == "BAD_FRAMES"
 
@@ -388,10 +378,8 @@ def test_the_command_shows_records_chosen_by_its_options(client: Client, run: Ca
     client.pause("shown")
     with suppress(NotFoundError):
         client.cancel("shown", "none")
-
     table = run("--name", "shown")
     chosen = json.loads(run("--json", "--name", "shown", "--outcome", "refused", "--newer-than", "1h").stdout)
-
     assert [line.split()[5] for line in table.stdout.splitlines()[1:]] == ["cancel", "pause"]
     assert [row["code"] for row in chosen["records"]] == ["NOT_FOUND"]
     assert run("--name", "shown", "--older-than", "1h").stderr.strip() == "no records"
@@ -500,6 +488,5 @@ def test_without_retention_nothing_is_recorded(mongo_uri: str, database: str) ->
         Client(endpoint=broker.doors["smq"]) as client,
     ):
         client.pause("mail")
-
         assert client.audit() == ([], None)
         broker.wait_log("an anonymous client from 127.0.0.1 (smq): pause mail: done what=delivery")

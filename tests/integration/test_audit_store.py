@@ -36,9 +36,7 @@ def ids(store: AuditStore) -> list[str]:
 
 def test_records_that_are_older_than_the_retention_are_removed(store: AuditStore) -> None:
     store.write(some(10))
-
     assert store.trim(NOW + 4, 1000) == 4
-
     assert ids(store) == [f"operators-purge-{number}" for number in (9, 8, 7, 6, 5, 4)]
 
 
@@ -48,9 +46,7 @@ def test_a_flood_of_logins_or_of_acts_without_operate_removes_no_act_of_operator
 ) -> None:
     store.write(some(5))
     store.write(some(500, kind, at=NOW + 100))
-
     assert store.trim(0, 50) == 450
-
     assert ids(store)[-5:] == [f"operators-purge-{number}" for number in (4, 3, 2, 1, 0)]
     assert len(ids(store)) == 55
 
@@ -58,7 +54,6 @@ def test_a_flood_of_logins_or_of_acts_without_operate_removes_no_act_of_operator
 def test_a_record_that_is_written_again_is_the_same_one(store: AuditStore) -> None:
     store.write(some(3))
     store.write(some(3))
-
     assert len(ids(store)) == 3
 
 
@@ -70,7 +65,6 @@ def test_records_of_one_moment_are_leafed_through(store: AuditStore) -> None:
         found += [row["id"] for row in page]
         if after is None:
             break
-
     assert found == [f"{number:03}" for number in reversed(range(25))]
 
 
@@ -94,6 +88,5 @@ def test_repeated_logins_stand_at_their_last_time(store: AuditStore) -> None:
 def test_an_action_is_found_by_its_first_word_and_no_part_of_one(store: AuditStore) -> None:
     names = ("users add", "users remove", "users", "usersx", "x.y")
     store.write([AuditRecord(id=name, at=NOW, action=name) for name in names])
-
     assert {row["id"] for row in store.page(AuditChoice(action="users"), 10).rows} == set(names[:3])
     assert store.page(AuditChoice(action="."), 10).rows == []

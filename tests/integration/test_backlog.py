@@ -22,14 +22,11 @@ def web(shared_broker: BrokerUnderTest) -> Web:
 
 
 def test_jobs_that_wait_are_told_by_kind_tenant_and_group(jobs: OwnQueue, web: Web) -> None:
-    # Given
     for number in range(3):
         jobs.push(kind="mail", tenant="north", id=f"a{number}")
         jobs.push(group="g", id=f"b{number}")
     jobs.push(kind="later", delay=1000.0)
-    # When
     found = web.get(f"{BASE}/queues/{jobs.queue}/backlog").json
-    # Then
     numbers = {
         name: [(row["name"], row["jobs"]) for row in found[name]] for name in ("kinds", "tenants", "groups")
     }

@@ -158,7 +158,6 @@ def test_jobs_run_on_from_a_backup_that_was_made_under_load(place: Place) -> Non
         with Publisher(endpoint=endpoint) as publisher:
             publisher.publish("news", "topic", b"message").wait(TIMEOUT)
         with Load(endpoint) as load:
-            # When
             before = set(load.confirmed)
             answer = sluicemq("backup", *place.options(0), "--out", place.folder / "out", "--json")
             begun = set(load.begun)
@@ -341,10 +340,8 @@ def test_a_store_can_be_restored_with_all_that_would_run_paused(
     with BrokerProcess(mongo_uri, store.name) as broker, Client(endpoint=broker.doors["smq"]) as client:
         client.add_schedule("often", "a", b"x", every=1.0)
     sluicemq("backup", *at, "--database", store.name, "--out", out)
-    # When
     [file] = out.iterdir()
     told = sluicemq("restore", file, *at, "--database", other, "--yes", "--paused").stderr
-    # Then
     assert "3 queues and 1 schedules are paused: go on with sluicemq queues resume QUEUE" in told
     with BrokerProcess(mongo_uri, other) as broker, Client(endpoint=broker.doors["smq"]) as client:
         paused = {row["name"]: row["paused"] for row in client.queues()}
@@ -440,15 +437,12 @@ def test_a_half_restored_database_is_refused_by_brokers_and_restored_again(
     killed.clear()
     killed.insert("queue.a", [bson.encode({"_id": "half"})])
     options = ["--mongodb-uri-file", str(uri_file), "--database", other]
-    # Then
     with pytest.raises(AssertionError, match=r"half restored: the restore of a\.tar runs, or was killed"):
         BrokerProcess(mongo_uri, other, config={"devices": []}).start()
     with pytest.raises(HalfRestored):
         SchemaStore(store.client[other]).open()
     assert "is half restored" in refused("backup", *options, "--out", backup.parent)
-    # When
     answer = sluicemq("restore", backup, *options, "--yes")
-    # Then
     assert "which is half restored" in answer.stderr
     assert list(store.client[other]["queue.a"].find()) == list(store["queue.a"].find())
     assert not killed.is_mine()

@@ -81,13 +81,10 @@ def test_no_collection_of_a_used_store_lacks_a_bound(
     broker: BrokerProcess, mongo: MongoClient[dict[str, Any]]
 ) -> None:
     """One who adds a collection says in the registry what bounds it."""
-    # Given
     use_everything(broker)
     documents = mongo[f"kept_{os.getpid()}"]
     wait_until(lambda: {"history", "incidents"} <= set(documents.list_collection_names()), what="figures")
-    # When
     there = {name for name in documents.list_collection_names() if not name.startswith("system.")}
-    # Then
     own = {name for name in there if not name.startswith(PREFIXES)}
     assert own - COLLECTIONS.keys() == set()
     assert COLLECTIONS.keys() - own - {LEFT} <= {"bus", "history_months"}, "it was not made by this test"
@@ -97,7 +94,6 @@ def test_what_is_kept_is_shown_with_its_bound_and_measured(broker: BrokerProcess
     def rows() -> dict[tuple[str, str], dict[str, Any]]:
         return {(row["kind"], row["name"]): row for row in web.get("/api/v1/kept").json["kept"]}
 
-    # Given
     with Publisher(endpoint=broker.doors["smq"]) as publisher:
         publisher.publish("bounded", "a", b"x").wait(10)
     with Producer(endpoint=broker.doors["smq"]) as producer:
@@ -155,7 +151,6 @@ def test_a_stream_without_a_bound_takes_no_more_when_its_disk_is_full_and_one_wi
 
 
 def test_of_too_many_incidents_and_days_the_newest_stay(documents: Database[dict[str, Any]]) -> None:
-    # Given
     incidents, history = IncidentStore(documents), HistoryStore(documents)
     incidents.prepare()
     history.prepare()
@@ -165,9 +160,7 @@ def test_of_too_many_incidents_and_days_the_newest_stay(documents: Database[dict
         history.add(
             "me", number, [MinuteCounts(HistorySubject("queue", f"q{number}"), minute, {"pushed": 1}, {})]
         )
-    # When
     removed = incidents.trim(10), history.trim(10)
-    # Then
     assert removed == (1190, 5)
     assert [incident.at for incident in incidents.between(0, NOW + 9999, 99)] == [
         NOW + 1199 - at for at in range(10)
@@ -211,14 +204,11 @@ COMES_BACK: dict[str, Callable[[QueueStore], object]] = {
 def test_what_lies_beside_a_queue_that_has_come_back_stays(
     documents: Database[dict[str, Any]], removals: Removals, store: QueueStore, how: str
 ) -> None:
-    # Given
     list(removals.dropping("mail", NOW))
     store.dropped()
     COMES_BACK[how](store)
-    # When
     removals.resume_drops(NOW + DAY + 1)
     removals.resume_drops(NOW + 9 * DAY)
-    # Then
     assert beside(documents) == 2
     assert GroupStore(store.jobs).places(1) == 6
 

@@ -78,7 +78,6 @@ def test_both_brokers_say_what_their_files_say_differently_until_they_agree(
         tomli_w.dumps({**brokers[1].config, "queues": FILES[0]["queues"]})
     )
     brokers[1].send_signal(signal.SIGHUP)
-    # Then
     for broker in brokers:
         wait_until(partial(agrees, broker), what="the end of it")
 

@@ -108,9 +108,7 @@ def test_queues_with_few_jobs_are_counted_together(
         queue.store.push(some_jobs(number % 3) + some_jobs(number % 2, eligible_at=NOW + 60), NOW)
     documents["queue.lines"].insert_one({"_id": "a", "state": "waiting", "wait": {"group": "g", "place": 1}})
     queues[41].store.push(some_jobs(2, expires_at=1.0), NOW)
-    # When
     rows = broker.asked_for_all()
-    # Then
     assert sorted(broker.counted) == ["lines", "over"]
     assert {name: (rows[name].ready, rows[name].scheduled) for name in names} == {
         name: (number % 3, number % 2) for number, name in enumerate(names)
@@ -134,7 +132,6 @@ def test_who_asks_for_all_has_those_counted_that_have_changed_first_and_then_the
         rig.later(1.0)
     rig.push(second, a_job())
     rig.open("third")
-    # Then
     rig.asked_for_all()
     assert rig.counted == ["third", "second", "first"]
 
@@ -142,15 +139,12 @@ def test_who_asks_for_all_has_those_counted_that_have_changed_first_and_then_the
 def test_what_there_is_no_time_to_count_is_told_as_it_was_counted_with_what_happened_here_since(
     rig: CensusRig,
 ) -> None:
-    # Given
     (mail,) = rig.open("mail")
     mail.store.push(some_jobs(5) + some_jobs(2, eligible_at=NOW + 60), NOW)
     rig.census.one("mail")
     rig.later(7.0)
     rig.push(mail, *some_jobs(3))
-    # When
     (row,) = rig.census.rows()
-    # Then
     assert counts(row) == {"ready": 8, "scheduled": 2}
     assert (row.exact, row.estimates, row.counted_ago) == (False, ALL, 7.0)
 
@@ -164,9 +158,7 @@ def test_jobs_that_come_during_a_count_are_estimated_once(rig: CensusRig, *, cou
         rig.census.one("mail")
     rig.meanwhile = lambda: rig.push(mail, *some_jobs(3))
     rig.census.one("mail")
-    # When
     (row,) = rig.census.rows()
-    # Then
     assert (counts(row), row.exact) == ({"ready": 4}, False)
 
 
@@ -177,21 +169,16 @@ def test_a_count_that_jobs_which_come_meanwhile_do_not_explain_is_believed(rig: 
     mail.store.push(some_jobs(5), NOW)
     rig.meanwhile = lambda: rig.push(mail, a_job())
     rig.census.one("mail")
-    # When
     (row,) = rig.census.rows()
-    # Then
     assert counts(row) == {"ready": 6}
 
 
 def test_jobs_that_went_to_workers_are_reserved_in_an_estimate(rig: CensusRig) -> None:
-    # Given
     (mail,) = rig.open("mail")
     rig.census.one("mail")
     mail.attach(FakeWorker(3))
-    # When
     rig.push(mail, *some_jobs(4))
     wait_until(lambda: come_to_rest() or mail.in_flight == 3, what="the delivery")
-    # Then
     (row,) = rig.census.rows()
     assert row.reserved == mail.held >= 3
     assert row.ready + row.reserved == 4
@@ -209,12 +196,10 @@ def test_asking_for_all_begins_no_more_counts_than_there_is_time_for(rig: Census
 def test_a_queue_in_which_nothing_happened_is_no_estimate_while_no_other_broker_is_there(
     rig: CensusRig,
 ) -> None:
-    # Given
     (mail,) = rig.open("mail")
     mail.store.push(some_jobs(5), NOW)
     rig.census.one("mail")
     rig.later(30.0)
-    # Then
     assert rig.census.rows()[0].exact
     rig.owners.others = 1
     assert rig.census.rows()[0].estimates == ALL
@@ -229,46 +214,35 @@ def test_what_time_alone_changes_is_an_estimate(rig: CensusRig) -> None:
 
 
 def test_what_other_brokers_do_is_found_in_the_background(rig: CensusRig) -> None:
-    # Given
     (mail,) = rig.open("mail")
     rig.census.tick()
     mail.store.push(some_jobs(4), NOW)
-    # When
     rig.later(30.0)
     rig.census.tick()
     before = rig.census.rows()[0].ready
     rig.later(31.0)
     rig.census.tick()
-    # Then
     assert (before, rig.census.rows()[0].ready) == (0, 4)
 
 
 def test_a_queue_in_which_something_happens_is_counted_again_sooner(rig: CensusRig) -> None:
-    # Given
     mail, _quiet = rig.open("mail", "quiet")
     rig.census.tick()
     rig.push(mail, a_job())
     rig.counted.clear()
-    # When
     rig.later(6.0)
     rig.census.tick()
-    # Then
     assert rig.counted == ["mail"]
 
 
-def test_the_background_takes_a_small_part_of_the_time_however_many_queues_there_are(
-    rig: CensusRig,
-) -> None:
-    # Given
+def test_the_background_takes_a_small_part_of_the_time_however_many_queues_there_are(rig: CensusRig) -> None:
     rig.open(*(f"q{number}" for number in range(30)))
     while len(rig.counted) < 30:
         rig.census.tick()
-    # When
     rig.later(100.0)
     rig.counted.clear()
     rig.cost = 0.02
     rig.census.tick()
-    # Then
     assert len(rig.counted) == 3
 
 

@@ -75,12 +75,9 @@ def states(store: QueueStore) -> dict[str, str]:
 
 
 def test_a_job_that_waits_can_be_cancelled_once(store: QueueStore, changes: ChangesAtOnce) -> None:
-    # Given
     store.push([a_job("a"), a_job("later", eligible_at=NOW + 60)], NOW)
-    # When
     changes.cancel("mail", "a", NOW)
     changes.cancel("mail", "later", NOW)
-    # Then
     assert everything(store) == {}
     with pytest.raises(NotFoundError, match="'a' is not there in queue 'mail'"):
         changes.cancel("mail", "a", NOW)
@@ -106,9 +103,7 @@ def test_a_job_that_came_back_this_moment_is_not_said_to_wait_and_not_to_wait(st
 def test_a_promoted_job_is_due_now_behind_those_that_were_due_before(
     store: QueueStore, changes: ChangesAtOnce
 ) -> None:
-    # Given
     store.push([a_job("later", eligible_at=NOW + 3600), a_job("first"), a_job("second")], NOW)
-    # When
     changes.promote("mail", "later", NOW + 1)
     changes.promote("mail", "second", NOW + 1)
     # Then one that was due keeps its place
@@ -118,12 +113,9 @@ def test_a_promoted_job_is_due_now_behind_those_that_were_due_before(
 def test_a_changed_priority_changes_the_place_and_a_changed_delay_the_time(
     store: QueueStore, changes: ChangesAtOnce
 ) -> None:
-    # Given
     store.push([a_job("a"), a_job("b"), a_job("c")], NOW)
-    # When
     changes.change("mail", "c", NOW, priority=9)
     changes.change("mail", "a", NOW, due=NOW + 60)
-    # Then
     assert ids(store.reserve(3, NOW, ME).jobs) == ["c", "b"]
     assert ids(store.reserve(3, NOW + 60, ME).jobs) == ["a"]
 
@@ -147,7 +139,6 @@ def test_a_delay_beyond_the_time_to_live_is_refused_and_changes_nothing(
 def test_what_does_not_wait_is_neither_promoted_nor_changed_and_it_is_said_what_it_is(
     store: QueueStore, changes: ChangesAtOnce, state: str, settings: dict[str, Any] | None
 ) -> None:
-    # Given
     if settings is not None:
         store.push([a_job("a", eligible_at=NOW - 9, **settings)], NOW)
     before = everything(store)
@@ -176,9 +167,7 @@ def test_a_redriven_job_begins_anew_and_keeps_its_history(store: QueueStore, cha
     store.roll_back([RolledBack(job, "$bad", "w", dead=True)], NOW + 1)
     store.jobs.update_one({}, {"$set": {"remove_at": date(NOW + 9e6), "losses": 2}})
     before = stored(store, job.id)
-    # When
     redriven = changes.redrive("mail", DeadLetters(), LATER)
-    # Then
     assert (redriven.moved, redriven.left, redriven.refused) == (1, 0, {})
     after = stored(store, job.id)
     assert (after["state"], after["attempts"]) == ("ready", 0)
@@ -206,12 +195,9 @@ def test_redriven_jobs_come_after_what_is_due_in_their_old_order(
 def test_a_redrive_takes_the_ids_it_is_told_and_says_what_the_others_are(
     store: QueueStore, changes: ChangesAtOnce
 ) -> None:
-    # Given
     first, second, _third = dead_letters(store, 3)
     store.push([a_job("waits")], NOW)
-    # When
     redriven = changes.redrive("mail", DeadLetters((first, second, "waits", "nosuch")), LATER)
-    # Then
     assert (redriven.moved, redriven.left) == (2, 0)
     assert {job_id: str(why).partition(" in ")[0] for job_id, why in redriven.refused.items()} == {
         "waits": "job 'waits' is ready",
@@ -223,7 +209,6 @@ def test_a_redrive_takes_the_ids_it_is_told_and_says_what_the_others_are(
 def test_a_redrive_by_reason_looks_at_the_last_failure_and_takes_the_text_as_it_is(
     store: QueueStore, changes: ChangesAtOnce
 ) -> None:
-    # Given
     [wanted] = dead_letters(store, reason="no .*$ on device (5)")
     dead_letters(store, reason="no space on device (5)")
     dead_letters(store, reason="$errors.reason")
@@ -232,9 +217,7 @@ def test_a_redrive_by_reason_looks_at_the_last_failure_and_takes_the_text_as_it_
     store.roll_back([RolledBack(before, "no .*$ on device", "w")], NOW)
     [again] = store.reserve(1, NOW, ME).jobs
     store.roll_back([RolledBack(again, "something else", "w", dead=True)], NOW)
-    # When
     redriven = changes.redrive("mail", DeadLetters(reason="o .*$ on device"), LATER)
-    # Then
     assert (redriven.moved, redriven.left) == (1, 0)
     assert [job_id for job_id, state in states(store).items() if state == "ready"] == [wanted]
     assert changes.redrive("mail", DeadLetters(reason="$errors.reason"), LATER).moved == 1
@@ -242,18 +225,11 @@ def test_a_redrive_by_reason_looks_at_the_last_failure_and_takes_the_text_as_it_
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "elsewhere"])
 def test_a_redrive_with_a_limit_takes_the_oldest_in_batches(
-    store: QueueStore,
-    changes: ChangesAtOnce,
-    other: QueueStore,
-    *,
-    elsewhere: bool,
+    store: QueueStore, changes: ChangesAtOnce, other: QueueStore, *, elsewhere: bool
 ) -> None:
-    # Given
     young = dead_letters(store, 5, at=NOW + 50)
     old = dead_letters(store, 5, at=NOW + 10)
-    # When
     redriven = changes.redrive("mail", DeadLetters(limit=7), LATER, other if elsewhere else None, size=3)
-    # Then
     assert (redriven.moved, redriven.left) == (7, 3)
     assert {job_id for job_id, state in states(store).items() if state == "dead"} < set(young)
     moved = states(other if elsewhere else store)
@@ -269,7 +245,6 @@ def test_a_rare_reason_is_looked_for_in_windows(
     [rare] = dead_letters(store, 1, at=NOW + 20)
     store.jobs.update_one({"_id": rare}, {"$set": {"errors": [{"reason": "a rare one"}]}})
     dead_letters(store, 40, at=NOW + 30)
-    # When
     looked: list[int] = []
     letters = DeadLetters(reason="rare", limit=1)
     if verb == "redriving":
@@ -291,12 +266,7 @@ def test_a_rare_reason_is_looked_for_in_windows(
 
 def test_large_letters_go_in_statements_of_some_mib() -> None:
     sizes = [(name, mib << 20) for name, mib in (("a", 3), ("b", 4), ("c", 3), ("d", 16), ("e", 1), ("f", 7))]
-    assert list(batches([sizes], lambda: 100)) == [
-        ["a", "b"],
-        ["c"],
-        ["d"],
-        ["e", "f"],
-    ]
+    assert list(batches([sizes], lambda: 100)) == [["a", "b"], ["c"], ["d"], ["e", "f"]]
 
 
 def test_a_letter_that_a_worker_has_before_its_redrive_is_written_stays_with_it(
@@ -310,9 +280,7 @@ def test_a_letter_that_a_worker_has_before_its_redrive_is_written_stays_with_it(
         store.reserve(1, LATER, ME)
 
     before(monkeypatch, redrives.InPlace, "run", another_redrives)
-    # When
     redriven = changes.redrive("mail", DeadLetters(), LATER)
-    # Then
     assert redriven.moved == 1
     assert states(store) == {first: "reserved", second: "ready"}
     assert stored(store, first)["attempts"] == 1
@@ -328,13 +296,10 @@ def test_what_dies_later_than_the_order_is_left(store: QueueStore, changes: Chan
 def test_a_letter_that_never_was_a_whole_job_is_left_and_named(
     store: QueueStore, changes: ChangesAtOnce, other: QueueStore, *, elsewhere: bool
 ) -> None:
-    # Given
     bury_unreadable(store, "cut", size=6)
     bury_unreadable(store, "headers", raw_headers=b"{", size=5)
     bury_unreadable(store, "whole")
-    # When
     redriven = changes.redrive("mail", DeadLetters(), LATER, other if elsewhere else None)
-    # Then
     assert (redriven.moved, redriven.left) == (1, 2)
     assert redriven.refused.keys() == {"cut", "headers"}
     assert "never was a job" in str(redriven.refused["cut"])
@@ -348,11 +313,8 @@ def test_a_letter_that_never_was_a_whole_job_is_left_and_named(
 def test_a_redrive_moves_jobs_whole_to_another_queue(
     store: QueueStore, changes: ChangesAtOnce, other: QueueStore
 ) -> None:
-    # Given
     [job_id] = dead_letters(store, headers={"k": "v"}, payload=b"p" * 1000, priority=7)
-    # When
     redriven = changes.redrive("mail", DeadLetters(), LATER, other)
-    # Then
     assert (redriven.moved, redriven.left) == (1, 0)
     assert everything(store) == {}
     moved = stored(other, job_id)
@@ -364,12 +326,9 @@ def test_a_redrive_moves_jobs_whole_to_another_queue(
 def test_a_job_whose_id_is_in_the_other_queue_is_refused_by_name_and_stays(
     store: QueueStore, changes: ChangesAtOnce, other: QueueStore
 ) -> None:
-    # Given
     first, second, third = dead_letters(store, 3)
     other.push([a_job(second, b"its own")], NOW)
-    # When
     redriven = changes.redrive("mail", DeadLetters(), LATER, other)
-    # Then
     assert (redriven.moved, redriven.left) == (2, 1)
     assert str(redriven.refused[second]) == f"queue 'other' has a job {second!r} already"
     assert states(store) == {second: "dead"}
@@ -388,13 +347,10 @@ def test_of_many_that_are_refused_a_hundred_are_named_and_all_are_counted(
 def test_an_id_that_comes_up_in_the_other_queue_during_the_move_costs_the_others_nothing(
     store: QueueStore, changes: ChangesAtOnce, other: QueueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given
     first, second = dead_letters(store, 2)
     pushed = [a_job(second, b"its own")]
     after(monkeypatch, redrives.IntoQueue, "_movable", lambda: other.push(pushed, NOW))
-    # When
     redriven = changes.redrive("mail", DeadLetters(), LATER, other)
-    # Then
     assert (redriven.moved, redriven.left, list(redriven.refused)) == (1, 1, [second])
     assert states(store) == {second: "dead"}
     assert states(other) == {first: "ready", second: "ready"}
@@ -404,7 +360,6 @@ def test_an_id_that_comes_up_in_the_other_queue_during_the_move_costs_the_others
 def test_a_letter_that_somebody_else_takes_during_the_move_is_left_to_them(
     store: QueueStore, changes: ChangesAtOnce, other: QueueStore, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
-    # Given
     first, second = dead_letters(store, 2)
 
     def somebody_takes_it() -> None:
@@ -414,9 +369,7 @@ def test_a_letter_that_somebody_else_takes_during_the_move_is_left_to_them(
             store.jobs.update_one({"_id": second}, {"$set": {"state": state}})
 
     after(monkeypatch, redrives.IntoQueue, "_movable", somebody_takes_it)
-    # When
     redriven = changes.redrive("mail", DeadLetters(), LATER, other)
-    # Then
     assert (redriven.moved, redriven.left) == (1, 0)
     assert states(store) == ({} if state == "gone" else {second: state})
     assert states(other) == {first: "ready"}
@@ -426,12 +379,10 @@ def test_a_letter_that_somebody_else_takes_during_the_move_is_left_to_them(
 def test_a_move_that_breaks_off_leaves_the_jobs_where_they_were(
     store: QueueStore, changes: ChangesAtOnce, other: QueueStore, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    # Given
     dead_letters(store, 3)
     before = everything(store)
     broken = type(store.jobs)
     monkeypatch.setattr(broken, step, raising(AutoReconnect("gone")))
-    # When
     with pytest.raises(Unclear):
         changes.redrive("mail", DeadLetters(), LATER, other)
     # Then, and it can be repeated
@@ -471,17 +422,10 @@ def raising(error: Exception) -> Any:
 
 @pytest.mark.parametrize(("state", "count"), [("ready", 3), ("scheduled", 2), ("done", 1), ("dead", 5)])
 def test_a_purge_removes_all_jobs_of_one_state_and_no_other(
-    crowd: QueueStore,
-    changes: ChangesAtOnce,
-    inspector: Inspector,
-    state: str,
-    count: int,
+    crowd: QueueStore, changes: ChangesAtOnce, inspector: Inspector, state: str, count: int
 ) -> None:
-    # Given
     before = inspector.counts("mail", NOW)
-    # When
     pages = list(changes.purging("mail", state, NOW, lambda: 2))
-    # Then
     assert (sum(pages), max(pages)) == (count, min(count, 2))
     oldest = None if state == "ready" else before["oldest"]
     assert inspector.counts("mail", NOW) == {**before, state: 0, "oldest": oldest}
@@ -490,13 +434,10 @@ def test_a_purge_removes_all_jobs_of_one_state_and_no_other(
 def test_a_job_claimed_during_a_purge_is_left_with_its_worker(
     store: QueueStore, changes: ChangesAtOnce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given
     store.push([a_job("a"), a_job("b")], NOW)
     claimed = {"$set": {"state": "reserved", "owner": ME}}
     before(monkeypatch, Removals, "_remove", lambda: store.jobs.update_one({"_id": "a"}, claimed))
-    # When
     removed = changes.purge("mail", "ready", NOW)
-    # Then
     assert removed == 1
     assert everything(store).keys() == {"a"}
 
@@ -513,8 +454,6 @@ def test_a_cancel_that_lands_late_spares_a_job_of_the_same_id_accepted_since(
 ) -> None:
     long_ago = NOW - 1000  # when the order was given
     store.push([a_job("again")], NOW)
-
     with pytest.raises(NotFoundError):
         changes.cancel("mail", "again", long_ago)
-
     assert states(store) == {"again": "ready"}

@@ -144,16 +144,13 @@ def test_the_kernel_tells_which_process_has_dialed() -> None:
 def test_a_block_holds_back_what_two_places_send_each_other_and_nothing_else(
     network: Network, dial: Dial
 ) -> None:
-    # Given
     a, b = dial("a"), dial("b")
     for receipt in (a, b):
         receipt.say("before")
         receipt.wait("before")
-    # When
     network.between("a", "echo").block()
     a.say("held")
     b.say("not held")
-    # Then
     b.wait("before", "not held")
     a.wait("before")
     network.between("a", "echo").restore()
@@ -236,17 +233,14 @@ def test_the_dialed_end_of_a_half_open_connection_does_not_hear_of_it(
 def test_what_was_sent_over_a_held_connection_comes_late_and_its_dialer_has_lost_it_before(
     network: Network, dial: Dial, echo: Echo
 ) -> None:
-    # Given
     a = dial("a")
     a.say("before")
     a.wait("before")
-    # When
     network.between("a", "echo").hold()
     a.say("late")
     a.wait("before", "lost")
     with socket.create_connection(("127.0.0.1", network.wire("echo", echo.port)), TIMEOUT) as again:
         again.sendall(b"new")
-        # Then
         assert again.recv(100) == b"new"
     assert echo.received == b"before\nnew"
     network.restore()

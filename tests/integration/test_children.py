@@ -58,7 +58,6 @@ def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
 def test_a_job_is_done_when_all_its_children_are_and_until_then_tells_how_many(
     endpoint: str, queue: str
 ) -> None:
-    # Given
     pages, one_by_one = f"{queue}-pages", threading.Semaphore(0)
     worked: list[tuple[str, bytes]] = []
 
@@ -74,14 +73,12 @@ def test_a_job_is_done_when_all_its_children_are_and_until_then_tells_how_many(
         Producer(endpoint=endpoint) as producer,
         Client(endpoint=endpoint) as client,
     ):
-        # When
         reply = producer.submit(queue, b"book", id="book")
         reply.receipt.wait(SECONDS)
         for left in (4, 3, 2, 1):
             wait_until(partial(are_left, client, queue, "book", left), SECONDS)
             assert client.jobs.get(queue, "book").state == "waiting"
             one_by_one.release()
-        # Then
         assert reply.result(SECONDS) == b"book"
     assert sorted(worked) == [
         ("book.1", b"page 0"),
@@ -136,10 +133,7 @@ def test_once_a_child_is_a_dead_letter_so_is_the_job_and_whoever_waits_for_it_he
         if job.payload == b"1":
             raise Reject("no ink")
 
-    handlers = {
-        queue: lambda _job: FanOut(*(Forward(pages, b"%d" % n) for n in range(3))),
-        pages: draw,
-    }
+    handlers = {queue: lambda _job: FanOut(*(Forward(pages, b"%d" % n) for n in range(3))), pages: draw}
     with (
         working(endpoint, handlers),
         Producer(endpoint=endpoint) as producer,
@@ -198,11 +192,9 @@ def test_a_fan_out_that_no_transaction_takes_gives_the_job_back_with_that_as_its
     with Producer(endpoint=endpoint) as producer, Client(endpoint=endpoint) as client:
         producer.push(queue, b"x", id="a", max_attempts=1).wait(SECONDS)
         producer.push(f"{queue}-large", bytes(100_000), id="b", max_attempts=1).wait(SECONDS)
-        # When
         with working(endpoint, handlers):
             for name in handlers:
                 wait_until(partial(client.peek, name, "dead"), SECONDS)
-        # Then
         assert "100 queues at most" in client.show(queue, "a")["errors"][-1]["reason"]
         assert "would inherit 100000000 bytes" in client.show(f"{queue}-large", "b")["errors"][-1]["reason"]
         assert f"{queue}-0" not in {listed.name for listed in client.queues.list()}
@@ -375,10 +367,8 @@ def test_a_parent_stays_a_dead_letter_whoever_works_on_the_dead_letter_of_its_ch
     redriven = Redriven()
     moves.run([job["_id"] for job in pages.jobs.find({"state": "dead"}, {"_id": 1})], redriven)
     assert redriven.moved == 1
-    # When
     work_off(store, pages)
     assert work_off(store, graves) == []
-    # Then
     assert (stored(store, "a")["state"], everything(graves)) == ("dead", {})
 
 

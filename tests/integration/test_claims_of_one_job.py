@@ -15,13 +15,10 @@ def one_first(store: QueueStore) -> Claim:
 
 
 def test_a_job_that_was_just_heard_of_is_claimed_alone_and_others_come_next(store: QueueStore) -> None:
-    # Given
     jobs = some_jobs(3)
     urgent = a_job(priority=9)
     store.push([*jobs, urgent], NOW)
-    # When
     claim = one_first(store)
-    # Then
     (job,) = claim.jobs
     assert (job.id, job.attempts, job.owner, job.reservation.number) == (urgent.id, 1, "me", 7)
     assert claim.more
@@ -36,13 +33,10 @@ def test_one_is_claimed_with_what_a_claim_asks_for(store: QueueStore) -> None:
 
 
 def test_where_the_first_has_no_attempt_left_a_claim_as_ever_follows(store: QueueStore) -> None:
-    # Given
     spent, other = a_job(max_attempts=1), a_job()
     store.push([spent, other], NOW)
     store.jobs.update_one({"_id": spent.id}, {"$set": {"attempts": 1}})
-    # When
     claim = one_first(store)
-    # Then
     assert (ids(claim.jobs), claim.died) == ([other.id], (spent.id,))
     assert stored(store, spent.id)["attempts"] == 1
 
@@ -50,15 +44,12 @@ def test_where_the_first_has_no_attempt_left_a_claim_as_ever_follows(store: Queu
 def test_one_without_an_attempt_left_is_not_handed_out_after_an_answer_that_was_lost(
     store: QueueStore,
 ) -> None:
-    # Given
     spent = a_job(max_attempts=1)
     store.push([spent], NOW)
     held = {"state": "reserved", "owner": "me", "hold": 7, "reserved_at": date(NOW), "attempts": 2}
     store.jobs.update_one({"_id": spent.id}, {"$set": held})
-    # When
     brought = store.claimed("me", 7)
     store.free(spent.id, "me", 7)  # as the audit does
-    # Then
     assert brought == []
     assert one_first(store).died == (spent.id,)
 

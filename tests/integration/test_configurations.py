@@ -85,20 +85,16 @@ def test_settings_that_can_not_be_read_are_none(documents: Database[dict[str, An
 def test_a_file_that_is_too_large_is_compared_with_none(
     queues: Queues, documents: Database[dict[str, Any]]
 ) -> None:
-    # Given
     say(documents, "a", [json.dumps({"mail": {"topic": "x" * 3_000_000}})])
     say(documents, "b", ['{"mail": {"ttl": 60.0}}'])
     looking = Disagreements(queues, queues.context)
-    # When
     looking.tick()
-    # Then
     assert looking.found == []
 
 
 def test_many_differences_are_looked_at_in_short_turns(
     queues: Queues, documents: Database[dict[str, Any]]
 ) -> None:
-    # Given
     say(documents, "a", pieces(60.0))
     say(documents, "b", pieces(61.0))
     looking, turns, of = Disagreements(queues, queues.context), Turns(), queues.records.of
@@ -108,7 +104,6 @@ def test_many_differences_are_looked_at_in_short_turns(
         return of(database, queue)
 
     queues.records.of = noted  # type: ignore[method-assign]
-    # When
     with turns.counted():
         looking.tick()
     # Then each difference takes two looks at records
@@ -118,7 +113,6 @@ def test_many_differences_are_looked_at_in_short_turns(
 
 
 def test_a_file_that_is_read_again_is_taken_over_in_short_turns(queues: Queues) -> None:
-    # Given
     turns = Turns()
     for number in range(300):
         queues.open(f"q{number}")
@@ -129,9 +123,7 @@ def test_a_file_that_is_read_again_is_taken_over_in_short_turns(queues: Queues) 
         return of(name)
 
     queues.settings.of = noted  # type: ignore[method-assign]
-    # When
     with turns.counted():
         queues.reconfigure(Config.default())
-    # Then
     assert sum(turns.done.values()) >= 300
     assert turns.most <= 20

@@ -109,11 +109,7 @@ def make_some(documents: Documents) -> None:
     principals.prepare()
     key = PrincipalKey(id="k1", kind=KeyKind.TOKEN, value="sha256:00", added_at=NOW, note="a note")
     anna = PrincipalRecord(
-        name="anna",
-        keys=(key,),
-        permissions=Permissions.read({"push": ["mail"]}),
-        tenant="t",
-        max_rate=5.0,
+        name="anna", keys=(key,), permissions=Permissions.read({"push": ["mail"]}), tenant="t", max_rate=5.0
     )
     principals.change("anna", lambda _before: anna, NOW)
     records = QueueRecordStore(documents)
@@ -258,9 +254,7 @@ def test_a_broker_starts_runs_and_answers_beside_damaged_documents_of_one_collec
 
 
 def goes_on_beside(mongo_uri: str, filled: Documents, names: Sequence[str]) -> None:
-    # Given
     count = sum(damage(filled, name) for name in names)
-    # When
     with BrokerProcess(mongo_uri, filled.name, config=CONFIG) as broker:
         with Client(endpoint=broker.doors["smq"]) as client:
             look_around(client)
@@ -269,7 +263,6 @@ def goes_on_beside(mongo_uri: str, filled: Documents, names: Sequence[str]) -> N
             look_around(client)
             named = {schedule.name for schedule in client.schedules.list()}
         log = broker.log_text()
-    # Then
     assert {"report", "nightly"} <= named
     assert "Traceback" not in log
     aside = [line.partition("document ")[2] for line in log.splitlines() if "is set aside" in line]

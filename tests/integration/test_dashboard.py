@@ -134,7 +134,6 @@ def test_every_page_shows_what_is_there_and_nothing_that_users_write_becomes_mar
         publisher.publish(stream, SCRIPT, SCRIPT.encode()).wait(60)
     jobs.client.schedules.add(schedule, jobs.queue, SCRIPT.encode(), every=10_000)
     try:
-        # When
         shown = ""
         places = [
             *PAGES,
@@ -160,7 +159,6 @@ def test_every_page_shows_what_is_there_and_nothing_that_users_write_becomes_mar
                 if place in (awaited := {"streams": stream, "schedules": schedule}):
                     expect(page.get_by_text(awaited[place]).first).to_be_visible()
                 shown += page.inner_text("main")
-                # Then
                 assert page.title().endswith("SluiceMQ"), place
                 assert page.locator("main img, main script").count() == 0, place
         assert shown.count(SCRIPT) >= 6
@@ -458,7 +456,6 @@ def test_an_error_has_the_hosts_and_the_first_workers_at_which_it_occurs(
 def test_a_queue_whose_jobs_die_is_red_and_what_happened_names_it(
     dashboard: Dashboard, jobs: OwnQueue
 ) -> None:
-    # When
     kill(jobs, "a", "b", "c", reason="no such address")
     # Then: in its own page
     page = dashboard.show(f"queues/{jobs.queue}")
@@ -531,10 +528,8 @@ def test_a_running_job_shows_its_progress_live_with_what_happened_before(
 
     with Worker(jobs.queue, handler, name="slow", endpoint=jobs.endpoint):
         assert second.wait(60)
-        # When
         page = dashboard.show(f"queues/{jobs.queue}/jobs/long")
         story = page.get_by_role("region", name="What happened").locator("li")
-        # Then
         expect(story).to_have_count(3)
         expect(story.nth(0)).to_contain_text("Pushed")
         expect(story.nth(1)).to_contain_text("Attempt 1 failed")
@@ -612,7 +607,6 @@ def test_a_job_is_found_from_any_page_by_its_id_or_by_what_is_in_it(
     page.keyboard.press("/")
     page.keyboard.type(f"w-{name}")
     page.keyboard.press("Enter")
-    # Then
     rows = page.get_by_role("region", name="Jobs, those").locator("tbody tr")
     expect(rows).to_have_count(1)
     expect(rows).to_contain_text("dear ada")
@@ -746,9 +740,7 @@ def test_the_audit_log_is_leafed_through_and_filtered(dashboard: Dashboard, jobs
     for _ in range(26):
         jobs.client.queues.pause(jobs.queue)
         jobs.client.queues.resume(jobs.queue)
-
     page = dashboard.show(f"audit?name={jobs.queue}")
-
     expect(page.locator("tbody tr")).to_have_count(50)
     expect(page.locator("tbody tr").first).to_contain_text(f"resume {jobs.queue}")
     page.get_by_role("button", name="Next").click()
@@ -811,7 +803,6 @@ def closed(browser: Browser, closed_broker: BrokerProcess) -> Iterator[Dashboard
 
 
 def test_nobody_sees_anything_before_a_login_and_then_what_is_permitted(closed: Dashboard) -> None:
-    # Given
     page = closed.show("queues")
     expect(page.get_by_role("heading", name="Log in to SluiceMQ")).to_be_visible()
     expect(page.get_by_role("navigation")).not_to_be_visible()
@@ -822,7 +813,6 @@ def test_nobody_sees_anything_before_a_login_and_then_what_is_permitted(closed: 
     # When it is right
     page.get_by_label("Token").fill(READER)
     page.get_by_role("button", name="Log in", exact=True).click()
-    # Then
     expect(page.locator("tbody th")).to_have_text(["mail"])
     expect(page.locator("#who")).to_have_text("reader")
     expect(page.locator("nav li:visible")).to_have_text(
@@ -834,9 +824,7 @@ def test_nobody_sees_anything_before_a_login_and_then_what_is_permitted(closed: 
     for place in ("", "queues/mail", "dead?queue=mail", "workers"):
         closed.show(place)
     assert READER not in json.dumps(page.evaluate("[{...sessionStorage}, {...localStorage}]"))
-    # When
     page.get_by_role("button", name="Log out").click()
-    # Then
     expect(page.get_by_role("heading", name="Log in to SluiceMQ")).to_be_visible()
     assert "mail" not in page.inner_text("main")
 

@@ -95,37 +95,30 @@ def rig(documents: Database[dict[str, Any]], store: QueueStore) -> Iterator[Rig]
 
 
 def test_a_dead_letter_is_removed_when_its_retention_is_over_and_counted(rig: Rig) -> None:
-    # Given
     broker = rig.broker()
     rig.bury(NOW + 1, NOW + DAY)
     # When it is almost over
     rig.time.passes(KEPT - 10)
     rig.sweep()
-    # Then
     assert len(rig.left()) == 2
     # When it is over for one
     rig.time.passes(20)
     rig.sweep()
-    # Then
     assert rig.left() == ["00000001"]
     assert rig.removed() == 1
     assert broker.counters.values[Count.DEAD_REMOVED] == 1
 
 
 def test_of_too_many_dead_letters_the_newest_stay(rig: Rig) -> None:
-    # Given
     rig.broker()
     rig.bury(*(NOW + place / 100 for place in range(MOST + 2 * PAGE + 7)))
     everything = rig.left()
     rig.time.passes(DAY)
-    # When
     rig.sweep()
-    # Then
     assert rig.left() == everything[-MOST:]
     assert rig.removed() == 2 * PAGE + 7
     # When nothing has come since
     rig.sweep()
-    # Then
     assert len(rig.left()) == MOST
 
 
@@ -154,21 +147,17 @@ SPARED: dict[str, Callable[[], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("why", SPARED)
 def test_a_dead_letter_that_still_matters_is_not_removed_yet(rig: Rig, why: str) -> None:
-    # Given
     rig.broker()
     rig.bury(NOW + 1, **SPARED[why]())
     rig.bury(NOW + 2)
     rig.time.passes(KEPT + DAY)
-    # When
     rig.sweep()
-    # Then
     assert rig.left() == ["00000000"]
     # When it matters no more
     rig.store.jobs.update_one(
         {}, {"$set": {"parent.told": True}} if "parent" in why else {"$unset": {"dedupe_until": ""}}
     )
     rig.sweep()
-    # Then
     assert rig.left() == []
 
 
@@ -191,30 +180,24 @@ def test_a_dead_letter_that_goes_on_stays_long_enough_for_that(
 
 
 def test_a_removal_that_its_broker_leaves_half_done_is_ended_by_another(rig: Rig) -> None:
-    # Given
     rig.broker()
     rig.bury(*[NOW + 1] * (20 * PAGE))
     rig.time.passes(KEPT + DAY)
     first = rig.broker()
-    # When
     first.tasks.stop()  # after its first pages
     rig.sweep(first)
     rig.time.passes(2 * LEASE)
     rig.sweep()
-    # Then
     assert rig.left() == []
     assert {task.state for task in first.tasks.latest()} <= {TaskState.DONE, TaskState.INTERRUPTED}
 
 
 def test_how_much_of_its_bounds_a_queue_has_used_is_known_before_anything_is_removed(rig: Rig) -> None:
-    # Given
     broker = rig.broker()
     assert list(broker.dead_retention.used()) == []
     rig.bury(*[NOW + 1] * 800)
-    # When
     rig.time.passes(KEPT / 2)
     rig.sweep()
-    # Then
     [used] = broker.dead_retention.used()
     assert (used.queue, used.dead, used.oldest, used.number) == ("mail", 800, NOW + 1, 0.8)
     assert used.time == pytest.approx(0.5, abs=0.01)

@@ -59,14 +59,11 @@ HOW = pytest.mark.parametrize("become", [ready, reserved, rolled_back, done, dea
 def test_a_second_push_within_the_window_is_refused_with_the_first_ones_id(
     store: QueueStore, become: Callable[[QueueStore, Job], None]
 ) -> None:
-    # Given
     first = one_of("first")
     assert store.push([first], NOW) == Pushed()
     become(store, first)
     before = everything(store)
-    # When
     answer = store.push([one_of("second")], NOW + WINDOW - 0.001)
-    # Then
     assert firsts(answer) == {0: "first"}
     assert "job first has dedupe_id 'order-7' for 0.0 s more" in str(answer.refused[0])
     assert everything(store) == before
@@ -76,15 +73,12 @@ def test_a_second_push_within_the_window_is_refused_with_the_first_ones_id(
 def test_once_the_window_is_over_the_next_push_takes_the_id_over(
     store: QueueStore, become: Callable[[QueueStore, Job], None]
 ) -> None:
-    # Given
     first = one_of("first")
     store.push([first], NOW)
     become(store, first)
     state = stored(store, "first")["state"]
-    # When
     answer = store.push([one_of("second")], NOW + WINDOW)
     third = store.push([one_of("third")], NOW + WINDOW + 1)
-    # Then
     assert answer == Pushed()
     assert firsts(third) == {0: "second"}
     left = stored(store, "first")
@@ -97,16 +91,13 @@ def test_once_the_window_is_over_the_next_push_takes_the_id_over(
 def test_a_job_that_is_removed_unfinished_leaves_its_id_to_the_next(
     store: QueueStore, changes: ChangesAtOnce, way: str
 ) -> None:
-    # Given
     store.push([one_of("first", expires_at=NOW + 1)], NOW)
-    # When
     if way == "cancelled":
         changes.cancel("mail", "first", NOW)
     elif way == "purged":
         changes.purge("mail", "ready", NOW)
     else:
         store.expire(NOW + 1)
-    # Then
     assert store.push([one_of("second")], NOW + 2) == Pushed()
 
 
@@ -114,15 +105,12 @@ def test_a_job_that_is_removed_unfinished_leaves_its_id_to_the_next(
 def test_a_redriven_job_keeps_its_id_in_its_queue_and_contends_for_none_in_another(
     store: QueueStore, changes: ChangesAtOnce, documents: Database[dict[str, Any]], *, elsewhere: bool
 ) -> None:
-    # Given
     other = QueueStore(documents, collection("other"))
     other.prepare()
     store.push([one_of("first")], NOW)
     other.push([one_of("there")], NOW)
     dead(store, one_of("first"))
-    # When
     redriven = changes.redrive("mail", DeadLetters(), NOW + 1, other if elsewhere else None)
-    # Then
     assert (redriven.moved, redriven.refused) == (1, {})
     assert firsts(store.push([one_of("second")], NOW + 2)) == ({} if elsewhere else {0: "first"})
     assert firsts(other.push([one_of("third")], NOW + 2)) == {0: "there"}
@@ -130,11 +118,8 @@ def test_a_redriven_job_keeps_its_id_in_its_queue_and_contends_for_none_in_anoth
 
 
 def test_a_claimed_job_knows_how_long_its_id_is_taken(store: QueueStore) -> None:
-    # Given
     store.push([one_of("first")], NOW)
-    # When
     [job] = store.reserve(1, NOW, ME).jobs
-    # Then
     assert job.dedupe_until == NOW + WINDOW
     assert job.kept_until(NOW + WINDOW - 0.001) == NOW + WINDOW
     assert job.kept_until(NOW + WINDOW) is None
@@ -144,12 +129,9 @@ def test_a_claimed_job_knows_how_long_its_id_is_taken(store: QueueStore) -> None
 def test_a_done_job_stays_for_the_longer_of_window_and_memory_without_its_payload(
     store: QueueStore, remember: float | None, kept: float
 ) -> None:
-    # Given
     store.push([one_of("first", remember=remember)], NOW)
     [job] = store.reserve(1, NOW, ME).jobs
-    # When
     store.complete([finished(job, b"result")], NOW + 1)
-    # Then
     left = stored(store, "first")
     assert (left["state"], left["result"]) == ("done", b"result")
     assert seconds(left["remove_at"]) == NOW + kept
@@ -160,9 +142,7 @@ def test_a_done_job_stays_for_the_longer_of_window_and_memory_without_its_payloa
 
 
 def test_of_several_in_one_push_the_first_has_the_id(store: QueueStore) -> None:
-    # When
     answer = store.push([a_job("a"), one_of("b"), one_of("c"), one_of("d", Dedupe("other", 1.0))], NOW)
-    # Then
     assert firsts(answer) == {2: "b"}
     assert answer.existing == []
     assert everything(store).keys() == {"a", "b", "d"}
@@ -171,12 +151,9 @@ def test_of_several_in_one_push_the_first_has_the_id(store: QueueStore) -> None:
 def test_of_several_in_one_push_the_first_takes_over_and_each_hears_of_its_own_place(
     store: QueueStore,
 ) -> None:
-    # Given
     store.push([one_of("old"), a_job("known"), one_of("kept", Dedupe("other", 99.0))], NOW)
-    # When
     jobs = [one_of("x", Dedupe("other", 1.0)), one_of("a"), a_job("known"), one_of("b"), one_of("old")]
     answer = store.push(jobs, NOW + WINDOW)
-    # Then
     assert answer.existing == [2, 4]
     assert firsts(answer) == {0: "kept", 3: "a"}
     assert everything(store).keys() == {"old", "known", "kept", "a"}
@@ -184,10 +161,8 @@ def test_of_several_in_one_push_the_first_takes_over_and_each_hears_of_its_own_p
 
 def test_the_window_counts_from_the_statement_that_stores_the_job(store: QueueStore) -> None:
     """A push that waited for MongoDB since it was accepted leaves no gap behind it."""
-    # When
     store.push([one_of("first")], NOW, NOW + 100)
     answer = store.push([one_of("second")], NOW + 1, NOW + 101)
-    # Then
     assert firsts(answer) == {0: "first"}
     assert seconds(stored(store, "first")["dedupe_until"]) == NOW + 100 + WINDOW
     assert seconds(stored(store, "first")["eligible_at"]) == NOW
@@ -197,9 +172,7 @@ def test_the_window_counts_from_the_statement_that_stores_the_job(store: QueueSt
 
 
 def test_a_job_pushed_again_is_an_existing_one_and_no_duplicate_of_itself(store: QueueStore) -> None:
-    # Given
     store.push([one_of("first")], NOW)
-    # Then
     assert store.push([one_of("first")], NOW) == Pushed(existing=[0])
     assert store.push([one_of("first")], NOW + WINDOW) == Pushed(existing=[0])
     assert stored(store, "first")["dedupe_id"] == "order-7"
@@ -209,9 +182,7 @@ def test_a_job_that_is_there_exists_whichever_index_has_refused_it(store: QueueS
     # Given: MongoDB looks at _id first, but does not promise it
     store.push([one_of("first")], NOW)
     store.push([one_of("second")], NOW + WINDOW)
-    # When
     answer = judge(store.jobs, [one_of("first"), one_of("second"), one_of("third")], NOW + WINDOW)
-    # Then
     assert answer.existing == [0, 1]
     assert firsts(answer) == {2: "second"}
 
@@ -229,9 +200,7 @@ def test_an_id_is_not_taken_from_a_job_that_has_come_since_under_the_holders_own
 
     slow = QueueStore(documents, collection("mail"))
     slow.jobs = Overtaken(slow.jobs, come_again)  # type: ignore[assignment]
-    # When
     answer = slow.push([one_of("new")], NOW + WINDOW)
-    # Then
     assert firsts(answer) == {0: "old"}
     assert everything(store).keys() == {"old"}
 
@@ -256,7 +225,6 @@ class Overtaken:
 def test_of_many_pushes_at_once_one_is_first_and_all_others_hear_its_id(
     store: QueueStore, documents: Database[dict[str, Any]], *, held_before: bool
 ) -> None:
-    # Given
     brokers = [store, QueueStore(documents, collection("mail"))]
     many, rounds = 16, 10
     start = Barrier(many)
@@ -271,12 +239,10 @@ def test_of_many_pushes_at_once_one_is_first_and_all_others_hear_its_id(
             answers.append((job.id, brokers[number % 2].push([job], NOW + WINDOW)))
         return answers
 
-    # When
     with ThreadPoolExecutor(many) as threads:
         answers = [
             list(answers_of_one) for answers_of_one in zip(*threads.map(push, range(many)), strict=True)
         ]
-    # Then
     for answer in answers:
         [first] = [job_id for job_id, pushed in answer if pushed == Pushed()]
         assert [firsts(pushed) for job_id, pushed in answer if job_id != first] == [{0: first}] * (many - 1)
@@ -302,17 +268,14 @@ def of_schema_1(jobs: Collection[dict[str, Any]]) -> None:
 def test_a_queue_of_an_older_broker_gets_the_indexes_and_keeps_its_jobs(
     documents: Database[dict[str, Any]], age: Callable[[Collection[dict[str, Any]]], None]
 ) -> None:
-    # Given
     older = QueueStore(documents, collection("older"))
     older.prepare()
     newer = older.jobs.index_information()
     age(older.jobs)
     older.push([a_job("a"), a_job("b")], NOW)
-    # When
     store = QueueStore(documents, collection("older"))
     store.prepare()
     store.push([one_of("first")], NOW)
-    # Then
     assert store.jobs.index_information() == newer
     assert firsts(store.push([one_of("second")], NOW)) == {0: "first"}
     assert everything(store).keys() == {"a", "b", "first"}

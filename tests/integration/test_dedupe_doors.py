@@ -73,7 +73,6 @@ def push_once(producer: Producer, queue: str, dedupe_id: str, **options: Any) ->
 def test_of_many_producers_at_two_brokers_one_is_first_and_its_job_is_done_once(
     brokers: list[BrokerProcess], queue: str, *, working: bool
 ) -> None:
-    # Given
     names = [f"d{number}" for number in range(20)]
     handled: list[str] = []
     with ExitStack() as stack:
@@ -92,12 +91,10 @@ def test_of_many_producers_at_two_brokers_one_is_first_and_its_job_is_done_once(
         def push_all(producer: Producer) -> list[tuple[str, str]]:
             return [push_once(producer, queue, name) for name in names]
 
-        # When
         with ThreadPoolExecutor(len(producers)) as threads:
             answers = [
                 list(answers_of_one) for answers_of_one in zip(*threads.map(push_all, producers), strict=True)
             ]
-        # Then
         winners = []
         for answer in answers:
             [first] = [job_id for job_id, other in answer if not other]
@@ -126,16 +123,13 @@ def test_a_job_that_has_ended_is_remembered_until_its_window_is_over(
         first, _ = push_once(here, queue, "d", dedupe_window=1000.0)
         with Worker(queue, handle, endpoint=brokers[1].doors["smq"]):
             [ended] = wait_until(lambda: peek(brokers[0], queue, end), what="its end")
-        # When
         _, known = push_once(there, queue, "d")
-        # Then
         assert (ended["id"], known) == (first, first)
         # When its window is over
         jobs = mongo[brokers[0].config["broker"]["database"]][f"queue.{queue}"]
         a_minute_ago = {"$subtract": ["$$NOW", 60_000]}  # the brokers' clocks are some ms beside MongoDB's
         jobs.update_one({"_id": first}, [{"$set": {"dedupe_until": a_minute_ago}}])
         second, known = push_once(there, queue, "d")
-        # Then
         assert known == ""
         assert push_once(here, queue, "d")[1] == second
 
@@ -143,12 +137,9 @@ def test_a_job_that_has_ended_is_remembered_until_its_window_is_over(
 def test_a_duplicate_request_is_answered_with_the_first_ones_id(
     brokers: list[BrokerProcess], queue: str
 ) -> None:
-    # Given
     [first] = ask(brokers[0], queue, b"work", dedupe_id="d", reply="accepted")
-    # When
     waiting = ask(brokers[1], queue, b"work", dedupe_id="d")
     accepted = ask(brokers[1], queue, b"work", dedupe_id="d", reply="accepted", id="mine")
-    # Then
     for error, problem in (waiting, accepted):
         told = json.loads(problem)
         assert error == b"ERROR"
@@ -166,30 +157,24 @@ def test_a_request_repeated_with_its_id_is_no_duplicate_of_itself(
 def test_duplicates_of_a_plain_push_are_counted_and_neither_kept_nor_delivered(
     brokers: list[BrokerProcess], queue: str
 ) -> None:
-    # Given
     broker = brokers[0]
     before = counter(broker, "duplicates")
     headers = json.dumps({"dedupe_id": "d"}).encode()
-    # When
     with zmq.Context() as context, context.socket(zmq.PUSH) as plain:
         plain.linger = 10_000
         plain.connect(broker.doors["push"])
         for number in range(5):
             plain.send_multipart([queue.encode(), headers, b"%d" % number])
         wait_until(lambda: counter(broker, "duplicates") == before + 4, what="the count of duplicates")
-    # Then
     assert [job["payload"] for job in peek(broker, queue, "ready")] == [b"0"]
     assert peek(broker, queue, "dead") == []
     assert counter(broker, "refused") == 0
 
 
 def test_who_flushes_hears_the_first_ones_id_too(brokers: list[BrokerProcess], queue: str) -> None:
-    # Given
     producer = Producer(endpoint=brokers[0].doors["smq"])
     first = producer.push(queue, b"work", dedupe_id="d")
     producer.push(queue, b"work", dedupe_id="d")
-    # When
     with pytest.raises(DuplicateError) as refusal:
         producer.close(SECONDS)
-    # Then
     assert refusal.value.id == first.id

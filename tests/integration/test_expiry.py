@@ -89,10 +89,8 @@ def test_a_job_that_expires_while_it_waits_for_a_busy_worker_is_not_delivered(un
         wait_until(lambda: came)
         over = unswept.push(b"over", ttl=0.5)
         unswept.push(b"last")
-        # When
         wait_until(lambda: not unswept.collection.find_one({"_id": over}))
         go_on = True
-        # Then
         wait_until(lambda: len(came) > 1)
     assert came == [b"first", b"last"]
 
@@ -111,7 +109,6 @@ def test_an_expired_job_counts_as_nothing_and_is_not_shown_as_ready(unswept: Own
     unswept.push(b"later", delay=LONG)
     old, delayed = unswept.push(ttl=LONG), unswept.push(ttl=3 * LONG, delay=2 * LONG)
     unswept.collection.update_many({"_id": {"$in": [old, delayed]}}, {"$set": {"expires_at": unswept.now()}})
-    # Then
     counts = unswept.counts()
     assert (counts["ready"], counts["scheduled"]) == (1, 1)
     assert {unswept.state(old), unswept.state(delayed)} == {"gone"}

@@ -85,10 +85,8 @@ def _ended(at: int) -> dict[str, Any]:
 def test_a_claim_reads_the_keys_of_the_jobs_it_returns_and_few_more(
     crowded: QueueStore, explainer: Explainer, limit: int
 ) -> None:
-    # When
     with explainer.plans() as plans:
         claim = crowded.reserve(limit, NOW, "claimer")
-    # Then
     find, update = plans
     assert len(claim.jobs) == limit
     assert find.returned == limit
@@ -107,10 +105,8 @@ def test_a_claim_of_a_part_passes_over_the_keys_of_the_others_and_reads_none_of_
 ) -> None:
     # Given: a broker that was too late
     crowded.claims.order.on_lost(NOW)
-    # When
     with explainer.plans() as plans:
         claim = crowded.reserve(256, NOW, "claimer", brokers=brokers, place=1)
-    # Then
     find, _ = plans
     assert len({job.seq % brokers for job in claim.jobs}) == 1
     assert find.returned == find.documents == len(claim.jobs) == 256
@@ -122,12 +118,9 @@ def test_a_claim_of_a_part_passes_over_the_keys_of_the_others_and_reads_none_of_
 def test_a_claim_that_crosses_all_priorities_steps_over_the_delayed_jobs_of_each(
     crowded: QueueStore, explainer: Explainer
 ) -> None:
-    # Given
     early = NOW - 3600 + 2.0  # 1,001 jobs are due by then, of all priorities
-    # When
     with explainer.plans() as plans:
         claim = crowded.reserve(2000, early, "early")
-    # Then
     returned = len(claim.jobs)
     assert len({job.priority for job in claim.jobs}) == PRIORITIES
     assert not claim.more
@@ -139,13 +132,10 @@ def test_a_claim_that_crosses_all_priorities_steps_over_the_delayed_jobs_of_each
 
 
 def test_commits_and_returns_touch_only_their_own_jobs(crowded: QueueStore, explainer: Explainer) -> None:
-    # Given
     jobs = crowded.reserve(300, NOW, "settler").jobs
-    # When
     with explainer.plans() as plans:
         crowded.release(jobs[:100])
         crowded.commit(jobs[100:])
-    # Then
     assert [plan.command for plan in plans] == ["update", "delete"]
     assert [plan.documents for plan in plans] == [100, 200]
     assert all(plan.keys <= 2 * plan.documents for plan in plans)
@@ -177,10 +167,8 @@ def test_a_survey_reads_a_key_for_each_owner_and_one_for_the_first_expiry(
 def test_the_audit_and_a_reclaim_read_the_jobs_of_one_owner(
     crowded: QueueStore, explainer: Explainer, read: Callable[[QueueStore, str], object]
 ) -> None:
-    # When
     with explainer.plans() as plans:
         read(crowded, OWNERS[0])
-    # Then
     held = RESERVED // len(OWNERS)
     assert plans
     assert all("IXSCAN" in plan.stages for plan in plans)
@@ -190,11 +178,9 @@ def test_the_audit_and_a_reclaim_read_the_jobs_of_one_owner(
 def test_looking_for_expired_jobs_finds_none_at_once_and_some_by_their_keys(
     crowded: QueueStore, explainer: Explainer
 ) -> None:
-    # When
     with explainer.plans() as plans:
         none = crowded.expire(NOW).ids
         some = crowded.expire(NOW + 9, 100).ids
-    # Then
     assert (len(none), len(some)) == (0, 100)
     empty, found, removed = plans  # none waits in any line, so none is looked for there
     assert empty.keys <= 1
@@ -203,12 +189,9 @@ def test_looking_for_expired_jobs_finds_none_at_once_and_some_by_their_keys(
 
 
 def test_burying_expired_jobs_reads_those_alone(crowded: QueueStore, explainer: Explainer) -> None:
-    # Given
     store = QueueStore(crowded.jobs.database, crowded.name, QueueDefaults(on_expiry="dead"))
-    # When
     with explainer.plans() as plans:
         some = store.expire(NOW + 9, 100).ids
-    # Then
     found, ended = plans
     assert (len(some), found.keys) == (100, 100)
     assert ended.documents <= 100
@@ -219,14 +202,11 @@ def test_burying_expired_jobs_reads_those_alone(crowded: QueueStore, explainer: 
 def test_kept_jobs_are_finished_and_taken_back_by_their_ids(
     crowded: QueueStore, explainer: Explainer
 ) -> None:
-    # Given
     [job] = crowded.reserve(1, NOW, "popper").jobs
     job.keep_done = 60.0
-    # When
     with explainer.plans() as plans:
         crowded.complete([finished(job)], NOW)
         crowded.undo_pop([job])
-    # Then
     assert [plan.command for plan in plans] == ["update", "update"]
     assert [(plan.keys, plan.documents) for plan in plans] == [(1, 1), (1, 1)]
 
@@ -234,12 +214,9 @@ def test_kept_jobs_are_finished_and_taken_back_by_their_ids(
 def test_the_removal_of_done_jobs_reads_only_those_whose_time_is_over(
     crowded: QueueStore, explainer: Explainer
 ) -> None:
-    # Given
     removal = next(index.document for index in INDEXES if index.document["name"] == REMOVAL_INDEX)
-    # When
     with explainer.plans() as plans:
         over = list(crowded.jobs.find({"remove_at": {"$lte": date(NOW + 99)}}, {"_id": 1}))
-    # Then
     assert removal["expireAfterSeconds"] == 0
     assert len(over) == 50
     assert plans[0].keys <= 51
@@ -251,15 +228,12 @@ def test_the_removal_of_done_jobs_reads_only_those_whose_time_is_over(
 def test_who_holds_dedupe_ids_and_whose_windows_are_over_is_read_by_key(
     crowded: QueueStore, explainer: Explainer
 ) -> None:
-    # Given
     held, over = 100, 50
     windows = [Dedupe(f"d{at}", 10.0 if at < over else 99.0) for at in range(held)]
     crowded.push([a_job(f"first-{window.id}", dedupe=window) for window in windows], NOW)
     second = [a_job(f"second-{window.id}", dedupe=window) for window in windows]
-    # When
     with explainer.plans() as plans:
         answer = crowded.push(second, NOW + 10)
-    # Then
     assert sorted(answer.refused) == list(range(over, held))
     stored, holders, freed = plans
     assert [plan.command for plan in plans] == ["find", "find", "update"]
@@ -274,12 +248,9 @@ def test_who_holds_dedupe_ids_and_whose_windows_are_over_is_read_by_key(
 
 
 def test_counting_is_bounded_however_many_jobs_there_are(crowded: QueueStore, explainer: Explainer) -> None:
-    # Given
     inspector = Inspector(crowded.jobs.database)
-    # When
     with explainer.plans() as plans:
         counts = inspector.counts("mail", NOW)
-    # Then
     assert counts["done"] == counts["dead"] == ENDED // 2
     half = crowded.jobs.estimated_document_count() / 2
     assert not counts["exact"]
@@ -318,10 +289,8 @@ def test_the_oldest_ready_job_costs_a_step_for_each_priority(
 def test_a_redrive_reads_the_letters_it_takes_and_counts_the_others_by_their_keys(
     crowded: QueueStore, explainer: Explainer
 ) -> None:
-    # When
     with explainer.plans() as plans:
         redriven = ChangesAtOnce(crowded.jobs.database).redrive("mail", DeadLetters(limit=100), NOW + ENDED)
-    # Then
     assert (redriven.moved, redriven.left) == (100, ENDED // 2 - 100)
     find, groups, update, count = plans
     assert find.command == "aggregate"
@@ -337,12 +306,9 @@ def test_a_redrive_reads_the_letters_it_takes_and_counts_the_others_by_their_key
 
 @pytest.mark.parametrize("state", ["ready", "scheduled", "reserved", "done", "dead"])
 def test_a_peek_reads_no_more_than_it_shows(crowded: QueueStore, explainer: Explainer, state: str) -> None:
-    # Given
     inspector = Inspector(crowded.jobs.database)
-    # When
     with explainer.plans() as plans:
         shown = inspector.peek("mail", state, 10, 1_000_000, NOW)
-    # Then
     most = RESERVED + 1 if state == "reserved" else 10 + 2 * PRIORITIES
     assert len(shown) == 10
     assert "COLLSCAN" not in plans[0].stages
@@ -356,7 +322,6 @@ def test_a_peek_reads_no_more_than_it_shows(crowded: QueueStore, explainer: Expl
 def test_a_page_of_jobs_that_wait_reads_its_own_keys_however_far_behind_it_is(
     crowded: QueueStore, explainer: Explainer, state: str
 ) -> None:
-    # Given
     listing, after = Listing(crowded.jobs.database), None
     # When: across all priorities, a thousand at a time, and a small page far behind
     with explainer.plans() as plans:
@@ -364,7 +329,6 @@ def test_a_page_of_jobs_that_wait_reads_its_own_keys_however_far_behind_it_is(
             page = listing.page("mail", state, limit, after, NOW)
             after = page.next
             assert len(page.jobs) == limit
-    # Then
     assert sum(plan.returned for plan in plans) <= 1050 + 3
     assert all("SORT" not in plan.stages and "COLLSCAN" not in plan.stages for plan in plans)
     assert sum(plan.keys for plan in plans) <= 1.1 * 1050 + 4 * PRIORITIES
@@ -415,7 +379,6 @@ def test_a_page_by_reason_looks_at_so_many_and_says_where_to_go_on(
 def test_a_slice_of_a_search_reads_no_more_than_it_looks_at_wherever_it_begins(
     crowded: QueueStore, explainer: Explainer, states: tuple[str, ...]
 ) -> None:
-    # Given
     search = Search(crowded.jobs.database, "mail", Wanted(states=states, error="no such"), NOW)
     after: list[Any] | None = None
     # When: four slices, one behind the other
@@ -424,7 +387,6 @@ def test_a_slice_of_a_search_reads_no_more_than_it_looks_at_wherever_it_begins(
             part = search.slice(after, 500)
             after = part.end
             assert part.looked == 500
-    # Then
     assert all(not {"SORT", "COLLSCAN"} & plan.stages for plan in plans)
     assert sum(plan.documents for plan in plans) <= 2000 + 2
     assert sum(plan.keys for plan in plans) <= 1.1 * 2000 + 4 * PRIORITIES

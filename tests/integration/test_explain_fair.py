@@ -66,9 +66,7 @@ def claim(store: QueueStore, explainer: Explainer, limit: int) -> tuple[list[str
 def test_a_claim_reads_a_key_for_each_tenant_and_priority_and_those_of_its_jobs(
     flooded: QueueStore, explainer: Explainer, limit: int
 ) -> None:
-    # When
     turns, plans = claim(flooded, explainer, limit)
-    # Then
     tenants, *reads, update = plans
     assert len(turns) == limit
     assert tenants.stages >= {"DISTINCT_SCAN"}
@@ -102,12 +100,9 @@ def test_the_jobs_of_each_tenant_are_read_by_the_index_of_turns_and_no_other_is_
 def test_of_many_tenants_a_page_is_read_a_key_and_a_document_each(
     flooded: QueueStore, explainer: Explainer
 ) -> None:
-    # Given
     many = 40 * FEW
     flooded.jobs.insert_many([_stored(f"many-{at}", f"many-{at:05}") for at in range(many)])
-    # When
     turns, plans = claim(flooded, explainer, 500)
-    # Then
     *reads, update = plans
     tenants = [read for read in reads if "DISTINCT_SCAN" in read.stages]
     assert len(set(turns)) == 500

@@ -113,7 +113,6 @@ def test_fan_outs_children_and_progress_read_what_they_are_about(
 def test_removing_children_and_looking_for_parents_reads_what_it_is_about(
     queues: tuple[QueueStore, QueueStore], explainer: Explainer
 ) -> None:
-    # Given
     mail, other = queues
     parents = taken(mail, 5)
     families = []
@@ -123,12 +122,10 @@ def test_removing_children_and_looking_for_parents_reads_what_it_is_about(
         families.append(FanOutEntry(parent, (Child(other, child, inherits=False),), b""))
     assert fan_out(mail, families, NOW + 2) == {}
     orders = Removals(mail.jobs.database)
-    # When
     with explainer.plans() as plans:
         assert len(Inspector(mail.jobs.database).peek("mail", "waiting", FEW, 1 << 20, NOW + 3)) == FEW
         orders.cancel("next", f"{parents[0].id}.1", NOW + 3)
         letters = DeadLetters(ids=tuple(f"{above.id}.1" for above in parents))
         assert sum(orders.discarding("next", letters, NOW + 3, lambda: FEW)) == 0
         assert sum(orders.purging("mail", "waiting", NOW + 3, lambda: FEW)) == FEW - 1
-    # Then
     check(plans, "find", "delete")

@@ -66,15 +66,12 @@ def _job(group: int, place: int) -> dict[str, Any]:
 def test_a_promotion_takes_two_keys_for_each_group_and_no_more(
     lined_up: QueueStore, explainer: Explainer, groups: int
 ) -> None:
-    # Given
     ended = lined_up.reserve(AT_ONCE, NOW, "me").jobs
     names = [job.group or "" for job in ended]
-    # When
     with explainer.plans() as plans:
         lined_up.commit(ended)
         promoted = lined_up.groups.promote(names, NOW)
         claimed = lined_up.reserve(AT_ONCE, NOW, "me")
-    # Then
     removed, heads, first, made, found, _ = plans
     assert (len(promoted.ready), len(claimed.jobs)) == (AT_ONCE, AT_ONCE)
     assert (removed.documents, heads.documents, heads.returned) == (AT_ONCE, 0, 0)
@@ -127,13 +124,10 @@ def test_what_waits_is_counted_and_shown_by_its_keys(lined_up: QueueStore, expla
 
 
 def test_a_redrive_lines_its_page_up_by_ids(lined_up: QueueStore, explainer: Explainer) -> None:
-    # Given
     ids = [f"{at}-0" for at in range(2001, 2040)]
     dead = {"$set": {"state": "dead", "ended_at": date(NOW)}, "$unset": {"head": ""}}
     lined_up.jobs.update_many({"_id": {"$in": ids}}, dead)
-    # When
     with explainer.plans() as plans:
         redriven = ChangesAtOnce(lined_up.jobs.database).redrive("mail", DeadLetters(), NOW)
-    # Then
     assert (redriven.moved, len(redriven.groups)) == (39, 39)
     assert all(plan.documents <= 40 and plan.stages & {"COLLSCAN", "SORT"} == set() for plan in plans)

@@ -50,12 +50,9 @@ def _stored(job_id: str, tenant: str) -> dict[str, Any]:
 def test_a_claim_reads_a_key_for_each_job_that_runs_of_its_tenants_and_no_document(
     busy: QueueStore, explainer: Explainer
 ) -> None:
-    # Given
     running = busy.reserve(5 * FEW, NOW, "me", 1).jobs
-    # When
     with explainer.plans() as plans:
         more = busy.reserve(5 * FEW, NOW + 1, "me", 2).jobs
-    # Then
     assert (len(running), len(more)) == (5 * FEW, (MOST - 5) * FEW)
     slots = next(plan for plan in plans[1:] if plan.documents == 0)
     assert slots.keys <= (5 + 2) * FEW

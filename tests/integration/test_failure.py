@@ -118,15 +118,12 @@ def test_a_job_that_was_rolled_back_comes_again_at_once_if_the_worker_says_so(
 
 
 def test_the_wait_is_as_the_queues_settings_have_it_and_is_told_by_the_job(broker: BrokerUnderTest) -> None:
-    # Given
     doors = broker.take("slow_ask")
     worker = broker.socket(zmq.REP, doors.back)
     broker.ask(doors.front, b"", in_json(reply="accepted"), b"work")
     receive(worker)
-    # When
     worker.send_multipart([b"ROLLBACK", b"why"])
     broker.await_count(doors.queue, "scheduled", 1)
-    # Then
     [job] = broker.admin.peek(doors.queue, "scheduled")
     assert job["eligible_at"] - job["errors"][0]["at"] == pytest.approx(LONG, abs=1)
     assert job["errors"][0]["worker"]
@@ -181,16 +178,13 @@ def done_by_library(broker: BrokerUnderTest, doors: Doors) -> bytes:
 def test_a_kept_job_stays_as_done_with_its_whole_story(
     broker: BrokerUnderTest, shape: str, work: Callable[[BrokerUnderTest, Doors], bytes]
 ) -> None:
-    # Given
     doors = broker.take(shape)
     pushed = time.time()
     headers: dict[str, Any] = {"keep_done": 30, "headers": {"k": "v"}}
     with Producer(endpoint=broker.doors["smq"]) as producer:
         producer.push(doors.queue, b"work", id="kept", **headers).wait(60)
-    # When
     result = work(broker, doors)
     broker.await_count(doors.queue, "done", 1)
-    # Then
     [job] = broker.admin.peek(doors.queue, "done")
     assert (job["payload"], job["result"], job["headers"]) == (b"work", result, {"k": "v"})
     assert job["attempts"] == 1
@@ -200,18 +194,15 @@ def test_a_kept_job_stays_as_done_with_its_whole_story(
 
 
 def test_the_start_of_a_kept_job_is_that_of_its_last_delivery(broker: BrokerUnderTest) -> None:
-    # Given
     doors = broker.take("ask")
     worker = broker.socket(zmq.REP, doors.back)
     broker.ask(doors.front, b"", in_json(keep_done=30, reply="accepted"), b"work")
     receive(worker)
     worker.send_multipart([b"ROLLBACK", b"not yet", b"0.3"])
-    # When
     receive(worker)
     wait_until(lambda: broker.counts(doors.queue)["reserved"] == 1)
     worker.send(b"done")
     broker.await_count(doors.queue, "done", 1)
-    # Then
     [job] = broker.admin.peek(doors.queue, "done")
     assert job["attempts"] == 2
     assert job["created_at"] + 0.3 <= job["started_at"] + 0.002
@@ -260,10 +251,8 @@ def by_command(broker: BrokerUnderTest, job_id: str, headers: dict[str, Any]) ->
 def test_every_setting_is_the_queues_own_unless_the_job_has_another_at_each_door(
     broker: BrokerUnderTest, push: Callable[[BrokerUnderTest, str, dict[str, Any]], None]
 ) -> None:
-    # When
     push(broker, f"own-{push.__name__}", HEADERS)
     push(broker, f"defaults-{push.__name__}", {})
-    # Then
     own, defaults = (stored(broker.admin, f"{kind}-{push.__name__}") for kind in ("own", "defaults"))
     assert {name: own[name] for name in ("priority", "max_attempts", "visibility_timeout", "keep_done")} == {
         "priority": 0, "max_attempts": 0, "visibility_timeout": 9.5, "keep_done": 0,

@@ -74,24 +74,18 @@ def read_ahead(store: QueueStore, jobs: int = 20) -> dict[str, list[str]]:
 
 
 def test_of_those_of_whom_claims_want_few_jobs_many_are_read_at_once(fair: QueueStore, reads: Reads) -> None:
-    # Given
     pushed = read_ahead(fair)
     before = reads.count
-    # When
     jobs = [job for _ in range(8) for job in claimed(fair, 8)]
-    # Then
     assert reads.count == before
     for tenant in TENANTS:
         assert [job.id for job in jobs if job.turn == tenant] == pushed[tenant][4:]
 
 
 def test_what_was_read_ahead_is_used_by_claims_of_any_size_in_turn(fair: QueueStore, reads: Reads) -> None:
-    # Given
     pushed = read_ahead(fair, 2 * AHEAD)
     before = reads.count
-    # When
     jobs = [job for limit in (4, 12, 4, 20, 8) for job in claimed(fair, limit)]
-    # Then
     assert reads.count == before
     for tenant in TENANTS:
         assert [job.id for job in jobs if job.turn == tenant] == pushed[tenant][4:16]
@@ -109,12 +103,9 @@ def test_of_whom_claims_want_many_nothing_is_read_ahead(fair: QueueStore, reads:
 def test_whose_jobs_come_next_is_looked_at_when_some_become_ready_and_now_and_then(
     fair: QueueStore, reads: Reads
 ) -> None:
-    # Given
     pushed = read_ahead(fair, 40)
     before = reads.looks
-    # When
     jobs = [job for _ in range(4) for job in claimed(fair, 8)]
-    # Then
     assert reads.looks == before
     for tenant in TENANTS:
         assert [job.id for job in jobs if job.turn == tenant] == pushed[tenant][4:12]
@@ -128,15 +119,12 @@ def test_whose_jobs_come_next_is_looked_at_when_some_become_ready_and_now_and_th
 def test_a_job_that_becomes_ready_while_it_is_looked_whose_are_there_is_in_the_next_claim(
     fair: QueueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given
     read_ahead(fair)
     after(monkeypatch, FairOrder, "_scan", lambda: arrive(fair, "zed", 1))
     fair.on_ready(anywhere=False)
     assert "zed" not in turns(claimed(fair, 8))
     monkeypatch.undo()
-    # When
     jobs = claimed(fair, 10)
-    # Then
     assert turns(jobs)["zed"] == 1
 
 
@@ -159,23 +147,18 @@ def test_a_job_of_a_priority_between_others_is_not_passed_over(fair: QueueStore)
         push(fair, tenant, 7, priority=9)
     for _ in range(2):
         claimed(fair, 8)
-    # When
     (between,) = arrive(fair, "bolt", 1, priority=5)
-    # Then
     of_bolt = [job for _ in range(4) for job in claimed(fair, 8) if job.turn == "bolt"]
     assert [job.priority for job in of_bolt] == [9, 9, 9, 5, 0, 0, 0, 0]
     assert of_bolt[3].id == between
 
 
 def test_what_comes_back_is_its_tenants_next(fair: QueueStore) -> None:
-    # Given
     read_ahead(fair)
     jobs = claimed(fair, 8)
     back = [job for job in jobs if job.turn == "acme"]
-    # When
     fair.roll_back([RolledBack(job, "failed", "w", due=NOW) for job in back], NOW)
     fair.on_ready(anywhere=False)
-    # Then
     assert [job.id for job in claimed(fair, 8) if job.turn == "acme"] == ids(back)
 
 
@@ -190,22 +173,17 @@ def test_the_next_of_a_group_comes_before_what_was_accepted_after_it(fair: Queue
     grouped[1].seq = a_job().seq
     fair.push(grouped[1:], NOW)
     read_ahead(fair)
-    # When
     fair.commit([claimed for claimed in fair.claimed("me", 0) if claimed.id == "g1"])
     fair.groups.promote(["g"], NOW)
     fair.on_ready(anywhere=True)
-    # Then
     of_acme = [job.id for _ in range(2) for job in claimed(fair, 8) if job.turn == "acme"]
     assert of_acme == [*before[3:], "g2"]
 
 
 def test_what_has_gone_meanwhile_keeps_nobody_waiting(fair: QueueStore) -> None:
-    # Given
     pushed = read_ahead(fair)
     fair.jobs.delete_many({"_id": {"$in": [job_id for tenant in TENANTS for job_id in pushed[tenant][5:12]]}})
-    # When
     claim = fair.reserve(8, NOW, "me")
-    # Then
     assert claim.more
     left = [*claim.jobs, *(job for _ in range(5) for job in claimed(fair, 8))]
     for tenant in TENANTS:
@@ -236,7 +214,5 @@ def test_a_job_that_comes_back_between_two_reads_of_a_claim_brings_no_other_twic
     first = claimed(fair, 1)
     push(fair, "bolt", 1)
     before(monkeypatch, FairPage, "_rest", lambda: fair.release(first))
-    # When
     jobs = ids(claimed(fair, 4))
-    # Then
     assert len(jobs) == len({*jobs})

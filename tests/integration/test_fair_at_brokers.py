@@ -50,11 +50,9 @@ def test_what_is_staged_goes_back_when_its_queue_becomes_fair(documents: Databas
     rig.tenant(broker, "zed")
     worker = rig.worker(broker, prefetch=1)
     assert broker.queue.held == 9
-    # When
     broker.queue.reconfigure(replace(broker.queue.settings, fair=True))
     come_to_rest()
     rig.time.passes(0.1)
-    # Then
     assert {rig.next(worker, broker), rig.next(worker, broker)} == {"flood", "zed"}
 
 
@@ -84,9 +82,7 @@ def test_nothing_is_inserted_reserved_while_anything_lies_ready_whatever_its_pri
     # And room for some, but for too few to claim again
     broker.queue.scheduler.pace.appetite = held + 2
     assert broker.queue.scheduler.room == 3
-    # When
     rig.tenant(broker, "flood", 5, priority=255)
-    # Then
     assert broker.queue.held == held
     assert documents["queue.mail"].count_documents({"state": "ready", "priority": 255}) == 5
     assert worker.jobs
@@ -106,12 +102,10 @@ def test_jobs_that_are_inserted_reserved_take_their_turns_among_those_that_are_h
 
 
 def test_what_another_broker_pushes_has_its_turn_here(documents: Database[dict[str, Any]]) -> None:
-    # Given
     rig = FairRig(documents, FAIR)
     here, there = rig.broker(), rig.broker()
     rig.tenant(here, "flood", 200)
     worker = rig.worker(here, prefetch=1)
-    # When
     rig.tenant(there, "zed")
     rig.passes(1.0)
     # Then it comes as soon as what is held here is done
@@ -128,7 +122,6 @@ def test_a_restarted_broker_goes_on_with_all_tenants(documents: Database[dict[st
     held = first.queue.held
     assert held > 0
     first.line.dead = True
-    # When
     second = rig.broker()
     worker = rig.worker(second, prefetch=10)
     # Then what is left is shared, and what was held comes when the lease is over

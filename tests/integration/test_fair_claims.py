@@ -59,22 +59,16 @@ def turns(jobs: list[Job]) -> dict[str, int]:
 
 
 def test_a_single_job_is_in_the_next_claim_however_many_another_tenant_has(fair: QueueStore) -> None:
-    # Given
     push(fair, "flood", 500)
     (single,) = push(fair, "zed", 1)
-    # When
     jobs = claimed(fair, 2)
-    # Then
     assert turns(jobs) == {"flood": 1, "zed": 1}
     assert single in ids(jobs)
 
 
 def test_places_are_shared_and_each_tenants_jobs_come_in_their_order(fair: QueueStore) -> None:
-    # Given
     pushed = {name: push(fair, name, 30) for name in ("acme", "bolt", "")}
-    # When
     jobs = claimed(fair, 15)
-    # Then
     assert turns(jobs) == {"": 5, "acme": 5, "bolt": 5}
     for tenant, all_ids in pushed.items():
         assert [job.id for job in jobs if job.turn == tenant] == all_ids[:5]
@@ -99,13 +93,10 @@ def test_weights_are_jobs_in_each_round(
 
 
 def test_priorities_order_the_jobs_of_one_tenant_and_push_nobody_aside(fair: QueueStore) -> None:
-    # Given
     push(fair, "acme", 5, priority=0)
     (urgent,) = push(fair, "acme", 1, priority=9)
     push(fair, "bolt", 5, priority=200)
-    # When
     jobs = claimed(fair, 4)
-    # Then
     assert turns(jobs) == {"acme": 2, "bolt": 2}
     assert next(job.id for job in jobs if job.turn == "acme") == urgent
 
@@ -124,26 +115,21 @@ def test_a_claim_says_whether_there_is_more(fair: QueueStore) -> None:
 def test_more_tenants_than_a_claim_has_places_take_turns_and_none_is_left_out(
     fair: QueueStore, brokers: int
 ) -> None:
-    # Given
     count = FEW * 2 + 7
     fair.push([a_job(f"{at}-{n}", tenant=f"t{at:03}") for at in range(count) for n in range(2)], NOW)
-    # When
     got = Counter({f"t{at:03}": 0 for at in range(count)})
     while claim := claimed(fair, 50, brokers=brokers):
         got.update(turns(claim))
-        # Then
         assert max(got.values()) - min(got.values()) <= 1
     assert set(got.values()) == {2}
     assert fair.reserve(50, NOW, "me").more is False
 
 
 def test_jobs_without_a_tenant_have_their_turn_among_very_many_with_one(fair: QueueStore) -> None:
-    # Given
     push(fair, "", 2)
     fair.push([a_job(tenant=f"t{at:03}") for at in range(FEW * 2)], NOW)
     # When there is room for one
     assert turns(claimed(fair, 50, most_bytes=1)) == {"": 1}
-    # Then
     assert claimed(fair, 50)[0].turn == ""
 
 
@@ -163,13 +149,10 @@ def test_a_heavy_tenant_has_its_weight_also_among_many(
 
 @pytest.mark.parametrize("many", [0, FEW + 20])
 def test_several_brokers_leave_each_other_some_and_none_twice(fair: QueueStore, many: int) -> None:
-    # Given
     push(fair, "flood", 200)
     push(fair, "one", 1)
     fair.push([a_job(tenant=f"t{at:03}") for at in range(many)], NOW)
-    # When
     first = [job.turn for _ in range(4) for job in claimed(fair, 10 + many, brokers=2)]
-    # Then
     assert first.count("one") == 1
     assert len({*first}) == many + 2
 
@@ -190,9 +173,7 @@ def test_what_comes_back_takes_part_in_the_next_round_and_no_more(fair: QueueSto
     failed = claimed(fair, 100)
     fair.roll_back([RolledBack(job, "failed", "w", due=NOW + 1) for job in failed], NOW)
     push(fair, "acme", 3)
-    # When
     jobs = claimed(fair, 6, NOW + 2)
-    # Then
     assert turns(jobs) == {"acme": 3, "flood": 3}
     assert [job.attempts for job in jobs if job.turn == "flood"] == [2, 2, 2]
 
@@ -200,7 +181,6 @@ def test_what_comes_back_takes_part_in_the_next_round_and_no_more(fair: QueueSto
 def test_released_reclaimed_and_redriven_ones_are_their_tenants_still(
     fair: QueueStore, changes: ChangesAtOnce
 ) -> None:
-    # Given
     push(fair, "acme", 3)
     push(fair, "bolt", 3)
     first = claimed(fair, 2)
@@ -216,16 +196,13 @@ def test_released_reclaimed_and_redriven_ones_are_their_tenants_still(
 
 
 def test_a_group_without_a_tenant_is_one(fair: QueueStore) -> None:
-    # Given
     grouped = [a_job(group=f"g{at}") for at in range(3)]
     for place, job in enumerate(grouped):
         job.line_up(1 + place)
     fair.push(grouped, NOW)
     fair.groups.promote([f"g{at}" for at in range(3)], NOW)
     push(fair, "acme", 50)
-    # When
     jobs = claimed(fair, 8)
-    # Then
     assert turns(jobs) == {"acme": 5, "g0": 1, "g1": 1, "g2": 1}
     assert stored(fair, grouped[0].id)["tenant"] == "g0"
     assert jobs[-1].tenant in (None, "acme")
@@ -240,13 +217,11 @@ def test_an_expired_job_does_not_hide_the_others_of_its_tenant(fair: QueueStore)
 
 
 def test_jobs_that_fill_the_memory_leave_the_next_claim_to_the_next_tenants(fair: QueueStore) -> None:
-    # Given
     large = b"x" * 1000
     for tenant in ("acme", "bolt", "cube"):
         fair.push(some_jobs(5, tenant=tenant, payload=large), NOW)
     # When there is room for two of them
     claims = [fair.reserve(100, NOW, "me", most_bytes=1500) for _ in range(6)]
-    # Then
     assert all(claim.more for claim in claims)
     got = Counter(job.turn for claim in claims for job in claim.jobs)
     assert max(got.values()) - min(got.values()) <= 1
@@ -264,23 +239,19 @@ def test_whoever_a_page_had_no_room_for_is_the_first_of_the_next(
         push(other, tenant, count, payload=b"x" * 600)
     # When it has planned two of each, and there is room for three
     assert turns(claimed(fair, 6, most_bytes=1500)) == {"acme": 2, "bolt": 1}
-    # Then
     assert turns(claimed(fair, 6, most_bytes=1500)) == {"bolt": 1, "cube": 1}
 
 
 def test_documents_that_are_no_jobs_are_set_aside_and_keep_nobody_waiting(
     fair: QueueStore, noticed: list[tuple[str, str]]
 ) -> None:
-    # Given
     push(fair, "acme", 2)
     fair.jobs.update_one({}, {"$set": {"tenant": 7}})
     odd = {"state": "ready", "priority": 0, "eligible_at": "never", "seq": 1, "attempts": 0, "payload": b""}
     fair.jobs.insert_many(
         [{"_id": "array", **odd, "tenant": ["a", "b"]}, {"_id": "map", **odd, "tenant": {"a": 1}}]
     )
-    # When
     jobs = [job for _ in range(3) for job in claimed(fair, 10)]
-    # Then
     assert turns(jobs) == {"acme": 1}
     assert fair.jobs.count_documents({"state": "dead"}) == 3
     assert len(noticed) == 3
@@ -299,7 +270,6 @@ def plain(store: QueueStore) -> QueueStore:
 
 
 def test_a_backlog_from_before_is_handed_out_fairly_at_once(plain: QueueStore) -> None:
-    # Given
     push(plain, "flood", 50)
     push(plain, "acme", 2)
     grouped = a_job(group="g")
@@ -307,7 +277,6 @@ def test_a_backlog_from_before_is_handed_out_fairly_at_once(plain: QueueStore) -
     plain.push([grouped], NOW)
     plain.groups.promote(["g"], NOW)
     assert INDEX not in plain.jobs.index_information()
-    # When
     plain.reconfigure(FAIR)
     # Then the head of a group from before is nobody's
     assert turns(claimed(plain, 9)) == {"flood": 6, "acme": 2, "g": 1}
@@ -352,26 +321,21 @@ def test_jobs_of_a_claim_without_an_answer_keep_the_turns_of_their_tenants(fair:
     # Given a later tenant whose jobs have a higher priority
     push(fair, "acme", 3)
     push(fair, "bolt", 3, priority=9)
-    # When
     claim = fair.reserve(6, NOW, "me", 7)
-    # Then
     assert [job.turn for job in claim.jobs] == ["acme"] * 3 + ["bolt"] * 3
     assert ids(fair.claimed("me", 7)) == ids(claim.jobs)
 
 
 def test_ready_jobs_are_listed_by_tenants_each_in_the_order_of_its_claims(fair: QueueStore) -> None:
-    # Given
     jobs = {name: push(fair, name, 3) for name in ("", "acme", "bolt")}
     urgent = push(fair, "bolt", 2, priority=9)
     fair.jobs.insert_one({"_id": "strange", "state": "ready", "tenant": "zed", "priority": 0})
     listing, after, seen = Listing(fair.jobs.database), None, list[str]()
-    # When
     for _ in range(7):
         page = listing.page("mail", "ready", 2, after, NOW)
         seen += [job["id"] for job in page.jobs]
         if (after := page.next) is None:
             break
-    # Then
     assert seen == [*jobs[""], *jobs["acme"], *urgent, *jobs["bolt"]]
     peeked = Inspector(fair.jobs.database).peek("mail", "ready", 9, 1 << 20, NOW)
     assert [job["id"] for job in peeked] == seen[:9]

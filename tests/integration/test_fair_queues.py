@@ -68,7 +68,6 @@ def flood(producer: Producer, queue: str, count: int = FLOOD) -> None:
 
 
 def test_a_single_job_goes_before_the_flood_that_was_pushed_first(jobs: OwnQueue) -> None:
-    # Given
     flood(jobs.producer, jobs.queue)
     jobs.push(b"single", tenant="zed")
     jobs.push(b"nobody")
@@ -79,15 +78,12 @@ def test_a_single_job_goes_before_the_flood_that_was_pushed_first(jobs: OwnQueue
 def test_a_single_job_that_comes_while_a_flood_is_worked_on_waits_for_what_is_held_and_no_more(
     jobs: OwnQueue,
 ) -> None:
-    # Given
     flood(jobs.producer, jobs.queue)
     handler = Paced()
     with Worker(jobs.queue, handler, prefetch=1, endpoint=jobs.endpoint):
         wait_until(lambda: len(handler.came) > 20, TIMEOUT)
-        # When
         jobs.push(b"single", tenant="zed")
         since = len(handler.came)
-        # Then
         assert handler.before("single", since) <= HELD
 
 
@@ -99,10 +95,8 @@ def test_a_flood_that_goes_straight_to_workers_holds_up_nobody_either(jobs: OwnQ
     with Worker(jobs.queue, handler, prefetch=2, endpoint=jobs.endpoint):
         wait_until(lambda: jobs.counts()["workers"], TIMEOUT)
         flood(jobs.producer, jobs.queue, 500)
-        # When
         jobs.push(b"single", tenant="zed")
         since = len(handler.came)
-        # Then
         assert handler.before("single", since) <= HELD
 
 
@@ -114,14 +108,11 @@ def test_groups_without_tenants_take_turns_one_job_each(jobs: OwnQueue) -> None:
 
 
 def test_the_tenant_is_shown_and_goes_on_with_the_job(broker: BrokerUnderTest, jobs: OwnQueue) -> None:
-    # Given
     job_id = jobs.push(b"x", tenant="acme")
     assert jobs.show(job_id)["tenant"] == "acme"
-    # When
     onward = token_hex(6)
     with Worker(jobs.queue, lambda _job: Forward(onward), endpoint=jobs.endpoint):
         found = wait_until(lambda: broker.collection(onward).find_one({"_id": job_id}), TIMEOUT)
-    # Then
     assert found["tenant"] == "acme"
 
 
@@ -136,16 +127,11 @@ def test_a_forwarded_job_of_a_group_that_had_no_tenant_has_its_new_groups_turn(
 
 
 def test_commands_and_plain_doors_take_a_tenant(broker: BrokerUnderTest, jobs: OwnQueue) -> None:
-    # When
     command = ["--endpoint", jobs.endpoint, "push", jobs.queue, "x", "--tenant", "acme"]
     assert CliRunner().invoke(app, command).exit_code == 0
     broker.push(broker.take("received").front, jobs.queue.encode(), b'{"tenant": "bolt"}', b"y")
-    # Then
     wait_until(lambda: jobs.collection.count_documents({}) == 2, TIMEOUT)
-    assert {row["payload"]: row["tenant"] for row in jobs.collection.find()} == {
-        b"x": "acme",
-        b"y": "bolt",
-    }
+    assert {row["payload"]: row["tenant"] for row in jobs.collection.find()} == {b"x": "acme", b"y": "bolt"}
 
 
 # ------------------------------------------------------------- several brokers, restarts
@@ -202,7 +188,6 @@ def test_a_broker_that_ends_leaves_nobody_behind(
             flood(producer, "mail", 400)
         with Client(endpoint=broker.doors["smq"]) as client:
             held = client.jobs.reserve("mail", 50, TIMEOUT)
-            # When
             getattr(broker, end)()
         broker.restart()
         # Then who comes now does not wait for it, and what was held comes again
@@ -232,7 +217,6 @@ def test_a_queue_is_fair_from_a_sighup_on_and_plain_from_another(
         # Given a backlog
         flood(producer, "mail", 200)
         producer.push("mail", b"single", tenant="zed").wait(TIMEOUT)
-        # When
         reload(broker, {"mail": {"fair": True}})
         # Then what was there is handed out in turns
         with client.jobs.reserve("mail", 2, TIMEOUT) as claim:

@@ -144,7 +144,6 @@ def may(*reads: str) -> Caller:
 def test_jobs_are_found_by_each_condition(
     documents: Documents, broker: Broker, options: dict[str, Any], found: list[str]
 ) -> None:
-    # Given
     store = filled(
         documents,
         "mail",
@@ -161,7 +160,6 @@ def test_jobs_are_found_by_each_condition(
     filled(documents, "mail", in_line)
     store.jobs.update_one({"_id": "c"}, {"$set": {"state": "done", "ended_at": date(NOW)}})
     die(store, "d", NOW + 90, type="ValueError", reason="no address")
-    # Then
     page = broker().find(options, 20, None, ANYBODY)
     assert sorted(ids(page)) == [("mail", job_id) for job_id in found]
     assert page.next is None
@@ -220,7 +218,6 @@ def test_slices_together_look_at_each_job_once(
     jobs += [a_job(owner="other", hold=1) for _ in range(5)]
     filled(documents, "mail", jobs)
     wanted = {job.id for job in jobs if not states or ("reserved" in states) == bool(job.owner)}
-    # When
     found: list[str] = []
     looked, after = 0, None
     searching = Search(documents, "mail", Wanted(states=states), NOW + 1)
@@ -231,7 +228,6 @@ def test_slices_together_look_at_each_job_once(
         looked, after = looked + part.looked, part.end
         if after is None:
             break
-    # Then
     assert sorted(found) == sorted(wanted)
     assert looked == (len(wanted) if len(states) == 1 else len(jobs))
 
@@ -422,7 +418,6 @@ def test_a_job_is_found_wherever_it_is_and_how_it_ended(process: BrokerProcess) 
         # When each is looked for by its id
         done = client.jobs.find(id="done")
         dead = client.jobs.find(id="dead")
-        # Then
         assert [(end.queue, end.end) for end in done.ends] == [("mail", "committed")]
         assert [(job.queue, job.state) for job in dead.jobs] == [("mail", "dead")]
         moved = client.jobs.find(id="moved")

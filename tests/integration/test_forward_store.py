@@ -42,13 +42,10 @@ def onward(
 def test_a_job_is_there_and_no_longer_here_with_all_that_was_not_said_anew(
     store: QueueStore, other: QueueStore
 ) -> None:
-    # Given
     (job,) = reserved(
         store, a_job("a", b"cat", headers={"colour": "red"}, priority=3, max_attempts=7, expires_at=NOW + 60)
     )
-    # When
     assert forward(store, [onward(job, other)], LATER) == {}
-    # Then
     assert everything(store) == {}
     (there,) = other.reserve(1, LATER + 1, "other worker").jobs
     assert (there.id, there.payload, there.headers, there.priority) == ("a", b"cat", {"colour": "red"}, 3)
@@ -70,13 +67,10 @@ def test_what_the_worker_says_anew_holds_and_the_queues_own_settings_for_the_res
 def test_its_failures_and_the_queues_that_it_came_through_are_told(
     store: QueueStore, other: QueueStore
 ) -> None:
-    # Given
     (job,) = reserved(store, a_job("a"))
     store.roll_back([RolledBack(job, "no time", "first")], LATER)
     (job,) = store.reserve(1, LATER, "worker", 2).jobs
-    # When
     forward(store, [onward(job, other)], LATER)
-    # Then
     there = stored(other, "a")
     assert [row["reason"] for row in there["errors"]] == ["no time"]
     (passed,) = there["passed"]
@@ -135,7 +129,6 @@ STEPS = ["find", "delete_many", "insert_many"]
 def test_one_that_breaks_off_between_two_statements_is_here_still_and_nowhere_else(
     store: QueueStore, other: QueueStore, monkeypatch: pytest.MonkeyPatch, step: str, *, after: bool
 ) -> None:
-    # Given
     jobs = reserved(store, *some_jobs(3))
     before = everything(store)
     broken: Callable[..., Any] = getattr(Collection, step)
@@ -145,7 +138,6 @@ def test_one_that_breaks_off_between_two_statements_is_here_still_and_nowhere_el
             broken(self, *arguments, **options)
         raise AutoReconnect("killed")
 
-    # When
     with monkeypatch.context() as patch:
         patch.setattr(Collection, step, breaks)
         with pytest.raises(Unclear):

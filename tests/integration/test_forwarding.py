@@ -29,7 +29,6 @@ def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
 
 
 def test_a_chain_of_queues_and_who_asked_at_its_beginning_hears_its_end(endpoint: str, queue: str) -> None:
-    # Given
     first, second, third = (f"{queue}-{number}" for number in (1, 2, 3))
     seen: list[tuple[str, str, int]] = []
 
@@ -50,13 +49,11 @@ def test_a_chain_of_queues_and_who_asked_at_its_beginning_hears_its_end(endpoint
         note(job)
         return job.payload + b" stored"
 
-    # When
     with (
         working(endpoint, {first: load, second: change, third: store}),
         Producer(endpoint=endpoint) as producer,
     ):
         result = producer.call(first, b"cat", SECONDS, id="cat", keep_done=60)
-    # Then
     assert result == b"cat loaded stored"
     assert seen == [(first, "cat", 1), (second, "cat", 1), (second, "cat", 2), (third, "cat", 1)]
     with Client(endpoint=endpoint) as client:
@@ -234,7 +231,5 @@ def test_who_asks_at_another_broker_follows_the_job_through_all_queues(
         with working(other.doors["smq"], handlers):
             reply: Reply = producer.submit(first, b"x")
             assert began.wait(SECONDS)
-            # When
             go_on.set()
-            # Then
             assert reply.result(SECONDS) == b"third"

@@ -30,18 +30,14 @@ def in_json(**headers: Any) -> bytes:
 def test_a_job_of_one_frame_goes_to_the_queue_of_the_device(broker: BrokerUnderTest) -> None:
     doors = broker.take("pop")
     worker = broker.socket(zmq.PULL, doors.back)
-
     broker.push(doors.front, b"work")
-
     assert receive(worker) == [b"work"]
 
 
 def test_a_job_of_two_frames_goes_to_the_queue_it_names(broker: BrokerUnderTest) -> None:
     doors, other = broker.take("pop"), broker.take("pop")
     worker = broker.socket(zmq.PULL, other.back)
-
     broker.push(doors.front, other.queue.encode(), b"work")
-
     assert receive(worker) == [b"work"]
     assert broker.counts(doors.queue)["ready"] == 0
 
@@ -49,9 +45,7 @@ def test_a_job_of_two_frames_goes_to_the_queue_it_names(broker: BrokerUnderTest)
 def test_a_job_of_three_frames_has_headers(broker: BrokerUnderTest) -> None:
     doors, other = broker.take("pop"), broker.take("pop_full")
     worker = broker.socket(zmq.PULL, other.back)
-
     broker.push(doors.front, other.queue.encode(), in_json(id="three"), b"work")
-
     job_id, _, payload = receive(worker)
     assert (job_id, payload) == (b"three", b"work")
 
@@ -62,26 +56,20 @@ def test_an_empty_queue_frame_means_the_queue_of_the_device(
 ) -> None:
     doors = broker.take("pop")
     worker = broker.socket(zmq.PULL, doors.back)
-
     broker.push(doors.front, b"", *rest)
-
     assert receive(worker) == [b"work"]
 
 
 def test_an_empty_payload_is_a_job(broker: BrokerUnderTest) -> None:
     doors = broker.take("pop")
     worker = broker.socket(zmq.PULL, doors.back)
-
     broker.push(doors.front, b"")
-
     assert receive(worker) == [b""]
 
 
 def test_a_push_to_an_unknown_queue_makes_it(broker: BrokerUnderTest) -> None:
     doors = broker.take("pop")
-
     broker.push(doors.front, b"never.heard_of-it", b"work")
-
     broker.await_count("never.heard_of-it", "ready", 1)
 
 
@@ -90,9 +78,7 @@ def test_the_users_own_headers_reach_the_worker(broker: BrokerUnderTest, encode:
     doors = broker.take("pop_full")
     worker = broker.socket(zmq.PULL, doors.back)
     own = {"trace": "a-1", "list": [1, 2.5, None, True], "deep": {"ä": {}}}
-
     broker.push(doors.front, b"", encode({"id": "own", "priority": 7, "headers": own}), b"work")
-
     job_id, headers, payload = receive(worker)
     assert (job_id, payload) == (b"own", b"work")
     assert json.loads(headers) == {"attempt": 1, "priority": 7, "headers": own}
@@ -101,24 +87,20 @@ def test_the_users_own_headers_reach_the_worker(broker: BrokerUnderTest, encode:
 def test_a_job_without_an_id_gets_one_and_ids_sort_by_time(broker: BrokerUnderTest) -> None:
     doors = broker.take("pop_full")
     worker = broker.socket(zmq.PULL, doors.back)
-
     broker.push(doors.front, b"first")
     first = receive(worker)
     broker.push(doors.front, b"second")
     second = receive(worker)
-
     assert first[0] < second[0]
 
 
 def test_the_same_id_twice_is_one_job(broker: BrokerUnderTest) -> None:
     doors = broker.take("pop_full")
     producer = broker.socket(zmq.PUSH, doors.front)
-
     producer.send_multipart([b"", in_json(id="same"), b"once"])
     broker.await_count(doors.queue, "ready", 1)
     producer.send_multipart([b"", in_json(id="same"), b"again"])
     wait_until(lambda: broker.counter("repeated"))
-
     (job,) = broker.admin.peek(doors.queue)
     assert (job["id"], job["payload"]) == ("same", b"once")
 
@@ -129,9 +111,7 @@ def test_higher_priority_goes_first_and_equals_in_order(broker: BrokerUnderTest)
     for priority, payload in ((0, b"low"), (255, b"high"), (5, b"mid 1"), (5, b"mid 2")):
         producer.send_multipart([b"", in_json(priority=priority), payload])
     broker.await_count(doors.queue, "ready", 4)
-
     worker = broker.socket(zmq.PULL, doors.back)
-
     assert [receive(worker) for _ in range(4)] == [[b"high"], [b"mid 1"], [b"mid 2"], [b"low"]]
 
 
@@ -158,9 +138,7 @@ def test_a_delayed_job_is_delivered_when_it_is_due_and_not_before(
     doors = broker.take("pop")
     worker = broker.socket(zmq.PULL, doors.back)
     due = time.time() + 0.6
-
     broker.push(doors.front, b"", in_json(**headers(due)), b"work")
-
     assert receive(worker) == [b"work"]
     assert time.time() >= due - 0.02
 
@@ -172,9 +150,7 @@ def test_a_job_is_not_delivered_after_its_time_to_live(broker: BrokerUnderTest) 
     producer.send_multipart([b"", in_json(id="fresh", delay=0.4), b"fresh"])
     # When the second one is due, the first one's time is over
     wait_until(lambda: "fresh" in {job.id for job in broker.admin.jobs.list(doors.queue)})
-
     worker = broker.socket(zmq.PULL, doors.back)
-
     assert receive(worker) == [b"fresh"]
 
 
@@ -182,12 +158,10 @@ def test_max_attempts_of_a_job_decides_when_it_is_dead(broker: BrokerUnderTest) 
     doors = broker.take("ask_full")
     worker = broker.socket(zmq.REP, doors.back)
     broker.ask(doors.front, b"", in_json(id="weak", max_attempts=2, reply="accepted"), b"work")
-
     for attempt in (1, 2):
         _, headers, _ = receive(worker)
         assert json.loads(headers)["attempt"] == attempt
         worker.send_multipart([b"ROLLBACK", b"not today"])
-
     letter = broker.dead_letter(doors.queue)
     assert (letter["id"], letter["attempts"], letter["reason"]) == ("weak", 2, "not today")
 
@@ -197,9 +171,7 @@ def test_visibility_timeout_of_a_job_gives_it_to_another_worker(broker: BrokerUn
     silent = broker.socket(zmq.REP, doors.back)
     broker.ask(doors.front, b"", in_json(visibility_timeout=0.3, reply="accepted"), b"work")
     assert receive(silent) == [b"work"]
-
     other = broker.socket(zmq.REP, doors.back)
-
     assert receive(other) == [b"work"]
     other.send(b"done")
     broker.await_count(doors.queue, "reserved", 0)
@@ -209,9 +181,7 @@ def test_what_a_push_sends_and_cannot_be_read_is_a_dead_letter_with_its_reason(
     broker: BrokerUnderTest,
 ) -> None:
     doors = broker.take("pop")
-
     broker.push(doors.front, b"", b'{"priorty": 1}', b"the payload")
-
     letter = broker.dead_letter(doors.queue)
     assert letter["reason"].startswith("BAD_HEADERS: unknown header 'priorty'")
     assert letter["payload"] == b"the payload"

@@ -41,9 +41,7 @@ def in_json(**headers: Any) -> bytes:
 def test_a_request_is_answered_with_the_result_of_its_worker(broker: BrokerUnderTest) -> None:
     doors = broker.take("ask")
     asker, worker = broker.socket(zmq.REQ, doors.front), broker.socket(zmq.REP, doors.back)
-
     asker.send(b"21")
-
     assert receive(worker) == [b"21"]
     worker.send(b"42")
     assert receive(asker) == [b"42"]
@@ -55,10 +53,8 @@ def test_a_request_may_name_a_queue_and_is_answered_by_its_workers(
 ) -> None:
     doors, other = broker.take("ask"), broker.take("ask")
     asker, worker = broker.socket(zmq.REQ, doors.front), broker.socket(zmq.REP, other.back)
-
     between = [] if headers is None else [headers]
     asker.send_multipart([other.queue.encode(), *between, b"work"])
-
     assert receive(worker) == [b"work"]
     worker.send(b"done")
     assert receive(asker) == [b"done"]
@@ -66,10 +62,8 @@ def test_a_request_may_name_a_queue_and_is_answered_by_its_workers(
 
 def test_reply_accepted_answers_the_id_once_the_job_is_stored(broker: BrokerUnderTest) -> None:
     doors = broker.take("ask")
-
     (given,) = broker.ask(doors.front, b"", b'{"reply": "accepted"}', b"work")
     own = broker.ask(doors.front, b"", in_json(id="mine", reply="accepted"), b"work")
-
     assert own == [b"mine"]
     assert [job.id for job in broker.admin.jobs.list(doors.queue)] == [given.decode(), "mine"]
 
@@ -77,11 +71,9 @@ def test_reply_accepted_answers_the_id_once_the_job_is_stored(broker: BrokerUnde
 def test_reply_result_says_what_holds_without_it(broker: BrokerUnderTest) -> None:
     doors = broker.take("ask")
     asker, worker = broker.socket(zmq.REQ, doors.front), broker.socket(zmq.REP, doors.back)
-
     asker.send_multipart([b"", b'{"reply": "result"}', b"work"])
     receive(worker)
     worker.send(b"the result")
-
     assert receive(asker) == [b"the result"]
 
 
@@ -92,20 +84,16 @@ def test_the_same_id_again_hears_the_stored_result(broker: BrokerUnderTest) -> N
     receive(worker)
     worker.send(b"the result")
     receive(asker)
-
     again = broker.ask(doors.front, b"", in_json(id="known"), b"work")
-
     assert again == [b"the result"]
     assert not worker.poll(0)  # it was not worked on twice
 
 
 def test_the_same_id_accepted_again_is_answered_without_another_job(broker: BrokerUnderTest) -> None:
     doors = broker.take("ask")
-
     for _ in range(2):
         answer = broker.ask(doors.front, b"", in_json(id="twice", reply="accepted"), b"work")
         assert answer == [b"twice"]
-
     assert len(broker.admin.jobs.list(doors.queue)) == 1
 
 
@@ -115,12 +103,10 @@ def test_the_same_id_while_the_job_runs_waits_for_its_result(broker: BrokerUnder
     first.send_multipart([b"", in_json(id="running"), b"work"])
     receive(worker)
     repeated = broker.counter("repeated")
-
     second = broker.socket(zmq.REQ, doors.front)
     second.send_multipart([b"", in_json(id="running"), b"work"])
     wait_until(lambda: broker.counter("repeated") > repeated)
     worker.send(b"for both")
-
     assert receive(first) == receive(second) == [b"for both"]
 
 
@@ -132,7 +118,6 @@ def test_a_client_that_comes_back_hears_what_became_of_its_job(broker: BrokerUnd
     gone.close()
     worker.send(b"nobody there")
     broker.await_count(doors.queue, "done", 1)
-
     assert broker.ask(doors.front, b"", in_json(id="kept"), b"work") == [b"nobody there"]
 
 
@@ -142,11 +127,9 @@ def test_a_dealer_numbers_its_requests_and_hears_the_numbers(broker: BrokerUnder
     workers = [broker.socket(zmq.REP, doors.back) for _ in range(3)]
     for number in (b"1", b"2", b"3"):
         dealer.send_multipart([number, b"", b"job " + number])
-
     jobs = [(worker, receive(worker)) for worker in workers]
     for worker, (job,) in sorted(jobs, key=lambda pair: pair[1], reverse=True):
         worker.send(b"result of " + job)
-
     answers = {bytes(number): rest for number, *rest in (receive(dealer) for _ in workers)}
     assert answers == {number: [b"", b"result of job " + number] for number in (b"1", b"2", b"3")}
 
@@ -173,11 +156,9 @@ def test_questions_that_were_left_alone_shut_the_door_for_nobody(broker: BrokerU
     for number in (b"1", b"2", b"3"):
         gone.send_multipart([number, b"", b"never answered"])
     broker.await_count("narrow", "ready", 3)
-
     gone.close()
     asker = broker.socket(zmq.REQ, device["frontend"][0])
     asker.send_multipart([b"", b'{"priority": 1, "reply": "accepted", "id": "next"}', b"work"])
-
     assert receive(asker) == [b"next"]
     wait_until(lambda: broker.counter("askers_gone") >= 3, what="a count of the askers that have gone")
 
@@ -185,9 +166,7 @@ def test_questions_that_were_left_alone_shut_the_door_for_nobody(broker: BrokerU
 def test_an_envelope_of_several_frames_comes_back_unchanged(broker: BrokerUnderTest) -> None:
     doors = broker.take("ask")
     dealer, worker = broker.socket(zmq.DEALER, doors.front), broker.socket(zmq.REP, doors.back)
-
     dealer.send_multipart([b"hop 2", b"hop 1", b"", doors.queue.encode(), b"work"])
-
     assert receive(worker) == [b"work"]
     worker.send_multipart([b"COMMIT", b"done"])
     assert receive(dealer) == [b"hop 2", b"hop 1", b"", b"done"]
@@ -199,9 +178,7 @@ def test_an_envelope_that_is_too_large_to_be_kept_is_refused(
 ) -> None:
     doors = broker.take("ask")
     dealer = broker.socket(zmq.DEALER, doors.front)
-
     dealer.send_multipart([*envelope, b"", doors.queue.encode(), b"work"])
-
     answer = receive(dealer)[len(envelope) + 1 :]
     assert code(answer) == "BAD_FRAMES"
     assert "a return envelope has at most" in message(answer)
@@ -210,9 +187,7 @@ def test_an_envelope_that_is_too_large_to_be_kept_is_refused(
 def test_a_message_without_an_envelope_is_refused(broker: BrokerUnderTest) -> None:
     doors = broker.take("ask")
     dealer = broker.socket(zmq.DEALER, doors.front)
-
     dealer.send_multipart([b"queue", b"work"])
-
     answer = receive(dealer)
     assert code(answer) == "BAD_FRAMES"
     assert "no empty frame" in message(answer)
@@ -223,11 +198,9 @@ def test_an_error_is_one_answer_that_leaves_the_socket_usable(broker: BrokerUnde
     asker, worker = broker.socket(zmq.REQ, doors.front), broker.socket(zmq.REP, doors.back)
     asker.send_multipart([b"no such name", b"work"])
     assert code(receive(asker)) == "BAD_QUEUE"
-
     asker.send(b"work")
     receive(worker)
     worker.send(b"done")
-
     assert receive(asker) == [b"done"]
 
 
@@ -236,9 +209,7 @@ def test_a_rejected_job_answers_that_it_is_dead_then_and_later(broker: BrokerUnd
     asker, worker = broker.socket(zmq.REQ, doors.front), broker.socket(zmq.REP, doors.back)
     asker.send_multipart([b"", in_json(id="hopeless"), b"work"])
     receive(worker)
-
     worker.send_multipart([b"REJECT", b"makes no sense"])
-
     for answer in (receive(asker), broker.ask(doors.front, b"", in_json(id="hopeless"), b"work")):
         assert code(answer) == "DEAD"
         assert "makes no sense" in message(answer)
@@ -250,7 +221,6 @@ def test_rolled_back_the_asker_goes_on_waiting(broker: BrokerUnderTest) -> None:
     asker.send(b"work")
     receive(worker)
     worker.send_multipart([b"ROLLBACK", b"once more"])
-
     assert receive(worker) == [b"work"]
     assert not asker.poll(0)
     worker.send(b"at last")
@@ -259,9 +229,7 @@ def test_rolled_back_the_asker_goes_on_waiting(broker: BrokerUnderTest) -> None:
 
 def test_a_job_that_nobody_takes_in_time_answers_that_it_has_expired(broker: BrokerUnderTest) -> None:
     doors = broker.take("ask")
-
     answer = broker.ask(doors.front, b"", in_json(ttl=0.1), b"work")
-
     assert code(answer) == "EXPIRED"
 
 
@@ -279,12 +247,10 @@ def test_a_job_committed_by_a_pull_worker_answers_an_empty_result(broker: Broker
     asker, worker = broker.socket(zmq.REQ, front), broker.socket(zmq.PULL, device["backend"][0])
     commits = broker.socket(zmq.PUSH, device["commit"][0])
     asker.send(b"work")
-
     receipt, payload = receive(worker)
     assert payload == b"work"
     assert not asker.poll(0)
     commits.send_multipart([b"COMMIT", receipt])
-
     assert receive(asker) == [b""]
 
 
@@ -292,9 +258,7 @@ def test_a_job_popped_by_a_pull_worker_answers_an_empty_result(broker: BrokerUnd
     front = _mixed(broker.process, "queue", ack_has_commit=False)["frontend"][0]
     back = _mixed(broker.process, "streamer", ack_has_commit=False)["backend"][0]
     asker, worker = broker.socket(zmq.REQ, front), broker.socket(zmq.PULL, back)
-
     asker.send(b"work")
-
     assert receive(worker) == [b"work"]
     assert receive(asker) == [b""]
 
@@ -304,11 +268,9 @@ def test_a_job_of_a_req_client_can_be_worked_on_by_the_library(broker: BrokerUnd
     asker, library = broker.socket(zmq.REQ, doors.front), broker.smq()
     library.ask(b"READY", doors.queue, 1)
     asker.send(b"work")
-
     ((receipt, _, payload, _, attempt, *_),) = library.delivery()
     assert (payload, attempt) == (b"work", 1)
     _commit(library, receipt, b"from afar")
-
     assert receive(asker) == [b"from afar"]
 
 

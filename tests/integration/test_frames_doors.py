@@ -99,9 +99,7 @@ def test_a_streamer_whose_doors_connect_serves_producers_and_workers_that_bind(
     commits = broker.socket(zmq.PUSH, COMMITS, bind=True)
     worker = broker.socket(zmq.PULL, WORKER, bind=True)
     producer = broker.socket(zmq.PUSH, PRODUCER, bind=True)
-
     producer.send(b"work")
-
     receipt, payload = receive(worker)
     assert payload == b"work"
     commits.send_multipart([b"COMMIT", receipt])
@@ -111,9 +109,7 @@ def test_a_streamer_whose_doors_connect_serves_producers_and_workers_that_bind(
 def test_a_queue_whose_doors_connect_serves_clients_and_workers_that_bind(broker: BrokerUnderTest) -> None:
     asker = broker.socket(zmq.REQ, ASKER, bind=True)
     worker = broker.socket(zmq.REP, ANSWERER, bind=True)
-
     asker.send(b"work")
-
     assert receive(worker) == [b"work"]
     worker.send(b"done")
     assert receive(asker) == [b"done"]
@@ -134,9 +130,7 @@ def test_a_door_that_connects_finds_a_worker_that_was_away(broker: BrokerUnderTe
 def test_doors_can_be_unix_sockets(broker: BrokerUnderTest) -> None:
     doors = device(broker, "local")
     asker, worker = broker.socket(zmq.REQ, doors["frontend"][0]), broker.socket(zmq.REP, doors["backend"][0])
-
     asker.send(b"work")
-
     assert receive(worker) == [b"work"]
     worker.send(b"done")
     assert receive(asker) == [b"done"]

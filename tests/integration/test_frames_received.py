@@ -28,9 +28,7 @@ def test_a_job_is_committed_when_the_worker_s_zeromq_has_it_and_not_before(broke
         broker.push(doors.front, b"job")
         assert worker.wait_jobs(1) == [b"job"]
         assert broker.counts(doors.queue) == {"reserved": 1}
-
         worker.take()
-
         broker.await_count(doors.queue, "reserved", 0)
         assert not broker.counts(doors.queue)
 

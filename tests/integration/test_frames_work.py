@@ -43,9 +43,7 @@ def test_a_rep_worker_commits(broker: BrokerUnderTest, verdict: list[bytes], res
     asker, worker = broker.socket(zmq.REQ, doors.front), broker.socket(zmq.REP, doors.back)
     asker.send(b"work")
     receive(worker)
-
     worker.send_multipart(verdict)
-
     assert receive(asker) == [result]
     assert broker.counts(doors.queue)["reserved"] == 0
 
@@ -58,9 +56,7 @@ def test_a_rep_worker_rolls_back_and_the_job_comes_again(
     asker, worker = broker.socket(zmq.REQ, doors.front), broker.socket(zmq.REP, doors.back)
     asker.send(b"work")
     receive(worker)
-
     worker.send_multipart(verdict)
-
     assert receive(worker) == [b"work"]
     worker.send(b"done")
     assert receive(asker) == [b"done"]
@@ -72,9 +68,7 @@ def test_a_rep_worker_rolls_back_with_a_reason_and_a_delay(broker: BrokerUnderTe
     broker.ask(doors.front, b"", b'{"reply": "accepted"}', b"work")
     receive(worker)
     rolled_back = time.monotonic()
-
     worker.send_multipart([b"ROLLBACK", b"too early", b"0.5"])
-
     assert receive(worker) == [b"work"]
     assert time.monotonic() - rolled_back >= 0.48
     (job,) = broker.admin.peek(doors.queue, "reserved")
@@ -91,9 +85,7 @@ def test_a_rep_worker_rejects_to_the_dead_letters(
     asker, worker = broker.socket(zmq.REQ, doors.front), broker.socket(zmq.REP, doors.back)
     asker.send(b"work")
     receive(worker)
-
     worker.send_multipart(verdict)
-
     assert broker.dead_letter(doors.queue)["reason"] == reason
     answer = receive(asker)
     assert code(answer) == "DEAD"
@@ -104,9 +96,7 @@ def test_a_rep_worker_can_have_id_and_headers_too(broker: BrokerUnderTest) -> No
     doors = broker.take("ask_full")
     asker, worker = broker.socket(zmq.REQ, doors.front), broker.socket(zmq.REP, doors.back)
     asker.send_multipart([b"", b'{"id": "full", "headers": {"of": "mine"}}', b"work"])
-
     job_id, headers, payload = receive(worker)
-
     assert (job_id, payload) == (b"full", b"work")
     assert json.loads(headers) == {"attempt": 1, "priority": 0, "headers": {"of": "mine"}}
     worker.send(b"done")
@@ -185,9 +175,7 @@ def test_a_worker_that_gives_back_no_envelope_answers_the_job_that_it_has(broker
     asker = broker.socket(zmq.REQ, doors.front)
     asker.send(b"work")
     assert _short_frames(worker)[1:] == [b"", b"work"]
-
     _say(worker, b"", b"done")
-
     assert receive(asker) == [b"done"]
     worker.close()
 
@@ -198,9 +186,7 @@ def test_a_worker_that_gives_back_no_envelope_answers_the_job_that_it_has(broker
 def test_a_popped_job_is_gone_when_its_worker_has_it(broker: BrokerUnderTest) -> None:
     doors = broker.take("pop")
     worker = broker.socket(zmq.PULL, doors.back)
-
     broker.push(doors.front, b"work")
-
     assert receive(worker) == [b"work"]
     counts = broker.counts(doors.queue)
     assert (counts["ready"], counts["reserved"], counts["done"], counts["dead"]) == (0, 0, 0, 0)
@@ -232,7 +218,6 @@ def test_a_popping_worker_that_has_read_a_large_job_late_gets_the_next_one(broke
     while came < 9 + len(large):
         came += len(slow.recv(2**20))
     producer.send(b"next")
-    # Then
     assert slow.recv(100) == b"\0\4next"
     slow.close()
 
@@ -240,9 +225,7 @@ def test_a_popping_worker_that_has_read_a_large_job_late_gets_the_next_one(broke
 def test_a_pull_worker_can_have_id_and_headers_too(broker: BrokerUnderTest) -> None:
     doors = broker.take("pop_full")
     worker = broker.socket(zmq.PULL, doors.back)
-
     broker.push(doors.front, b"", b'{"id": "full"}', b"work")
-
     job_id, headers, payload = receive(worker)
     assert (job_id, json.loads(headers)["attempt"], payload) == (b"full", 1, b"work")
 
@@ -261,9 +244,7 @@ def test_a_pull_worker_commits_by_receipt(broker: BrokerUnderTest, rest: list[by
     doors = broker.take("ack")
     _, commits, receipt = _delivered(broker, doors)
     assert broker.counts(doors.queue)["reserved"] == 1
-
     commits.send_multipart([b"COMMIT", receipt, *rest])
-
     broker.await_count(doors.queue, "reserved", 0)
     assert broker.counts(doors.queue)["ready"] == 0
 
@@ -272,9 +253,7 @@ def test_a_pull_worker_rolls_back_with_a_reason_and_a_delay(broker: BrokerUnderT
     doors = broker.take("ack")
     worker, commits, receipt = _delivered(broker, doors)
     rolled_back = time.monotonic()
-
     commits.send_multipart([b"ROLLBACK", receipt, b"too early", b"0.5"])
-
     again, _ = receive(worker)
     assert again != receipt
     assert time.monotonic() - rolled_back >= 0.48
@@ -285,9 +264,7 @@ def test_a_pull_worker_rolls_back_with_a_reason_and_a_delay(broker: BrokerUnderT
 def test_a_pull_worker_rejects_to_the_dead_letters(broker: BrokerUnderTest) -> None:
     doors = broker.take("ack")
     _, commits, receipt = _delivered(broker, doors)
-
     commits.send_multipart([b"REJECT", receipt, b"nonsense"])
-
     assert broker.dead_letter(doors.queue)["reason"] == "nonsense"
 
 
@@ -331,9 +308,7 @@ def test_a_pull_worker_has_no_more_unsettled_jobs_than_its_prefetch(broker: Brok
 def test_a_committing_pull_worker_can_have_id_and_headers_too(broker: BrokerUnderTest) -> None:
     doors = broker.take("ack_full")
     worker = broker.socket(zmq.PULL, doors.back)
-
     broker.push(doors.front, b"", b'{"id": "full", "priority": 9}', b"work")
-
     receipt, job_id, headers, payload = receive(worker)
     assert receipt not in (b"", job_id)
     assert (job_id, payload) == (b"full", b"work")
@@ -343,7 +318,5 @@ def test_a_committing_pull_worker_can_have_id_and_headers_too(broker: BrokerUnde
 def test_any_connection_may_commit_what_it_has_the_receipt_of(broker: BrokerUnderTest) -> None:
     doors = broker.take("ack")
     _, _, receipt = _delivered(broker, doors)
-
     broker.push(doors.commit, b"COMMIT", receipt)
-
     broker.await_count(doors.queue, "reserved", 0)

@@ -31,10 +31,7 @@ _numbers = count()
 @pytest.fixture(scope="module")
 def broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
     doors = {"frontend": ANY_PORT, "backend": ANY_PORT}
-    devices = [
-        {"kind": "queue", "queue": "asked", **doors},
-        {"kind": "streamer", "queue": "pushed", **doors},
-    ]
+    devices = [{"kind": "queue", "queue": "asked", **doors}, {"kind": "streamer", "queue": "pushed", **doors}]
     queues = {f"{name}-{n}": bounds for name, bounds in BOUNDS.items() for n in range(16)}
     with serving(mongo_uri, devices, queues=queues, poll=0.5) as broker:
         yield broker
@@ -156,7 +153,6 @@ def test_there_is_room_again_when_an_order_has_made_it(
         broker.admin.queues.get(queue)
         with pytest.raises(QueueFullError):
             producer.push(queue, b"no").wait(TIMEOUT)
-        # When
         assert broker.admin.queues.purge(queue, "ready").result() == MOST
         # Then, though nobody asks for its counts and no worker comes
         wait_until(lambda: any(until_full(producer, queue, b"again")), what="room")
@@ -169,10 +165,8 @@ def test_there_is_room_again_when_an_order_has_made_it(
 def test_a_push_socket_waits_and_another_queue_at_its_door_does_not(
     broker: BrokerUnderTest, names: dict[str, str]
 ) -> None:
-    # Given
     door, queue, other = broker.process.devices[1]["frontend"][0], names["flooded"], names["bytes"]
     flood = broker.socket(zmq.PUSH, door, linger=TIMEOUT_MS)
-    # When
     for number in range(FLOOD):
         flood.send_multipart([queue.encode(), b"%d" % number])
         if not flood.poll(500, zmq.POLLOUT):

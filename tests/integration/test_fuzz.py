@@ -29,9 +29,7 @@ MOST_BYTES = 300_000
 @pytest.mark.parametrize("name", ALL)
 def test_a_target_takes_its_corpus_and_some_cases_made_of_it(name: str) -> None:
     seeds, seed = list(corpus.read(name).values()), secrets.randbelow(2**31)
-
     found = attempt_all(ALL[name], [*seeds, *islice(mutated(seeds, Random(seed)), CASES)])
-
     assert not found, f"seed {seed}: {found[0].data!r}\n{found[0].report}"
 
 

@@ -146,9 +146,7 @@ def test_one_is_the_head_whatever_another_broker_does_inside_a_verb(
         line.inside = act
         line.fault = Fault(Kind.INSIDE_BEFORE, skip=statement)
         fired = line.fired
-        # When
         VERBS[verb](us)
-        # Then
         check(us.store, f"{theirs} inside {verb}, statement {statement}")
         if line.fired == fired:
             assert statement > 0

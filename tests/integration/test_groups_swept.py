@@ -69,13 +69,10 @@ def test_a_new_group_goes_on_before_any_sweep(rig: SweptGroupsRig) -> None:
 
 
 def test_a_group_of_a_broker_that_is_killed_behind_its_insert_goes_on_elsewhere(rig: SweptGroupsRig) -> None:
-    # Given
     rig.first.line.fault = Fault(Kind.KILLED_AFTER, "insert")
     rig.push("a", "b")
     assert (len(everything(rig.store)), rig.heads()) == (2, [])
-    # When
     rig.goes_by(3 * LEASE)
-    # Then
     assert rig.worker.jobs == ["a"]
 
 
@@ -85,7 +82,6 @@ def test_a_group_of_a_broker_that_is_killed_behind_its_insert_goes_on_elsewhere(
 def test_a_group_of_a_broker_that_is_killed_behind_a_verdict_goes_on_elsewhere(
     rig: SweptGroupsRig, verdict: str, statement: str
 ) -> None:
-    # Given
     rig.second.queue.pause(frozenset({wire.DELIVERY}))
     worker = FakeWorker(10)
     rig.first.queue.attach(worker)
@@ -97,10 +93,8 @@ def test_a_group_of_a_broker_that_is_killed_behind_a_verdict_goes_on_elsewhere(
     come_to_rest()
     rig.time.passes(0.01)
     assert (rig.first.line.dead, rig.heads()) == (True, [])
-    # When
     rig.second.queue.pause(frozenset())
     rig.goes_by(3 * LEASE)
-    # Then
     assert rig.worker.jobs == ["b"]
 
 

@@ -214,16 +214,13 @@ class Year:
 
 @pytest.mark.full  # a minute
 def test_after_a_year_no_more_is_kept_than_after_half_of_it(documents: Database[dict[str, Any]]) -> None:
-    # Given
     year = Year(documents)
-    # When
     for number in range(HALF):
         year.days(number)
     half = year.sizes()
     for number in range(HALF, 2 * HALF):
         year.days(number)
     whole = year.sizes()
-    # Then
     assert half["queue.mail"] == MOST
     assert half["audit"] >= MOST - EACH_TIME
     months = whole.pop("history_months"), half.pop("history_months")

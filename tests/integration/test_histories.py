@@ -157,7 +157,6 @@ def test_devices_and_streams_are_in_metrics_and_the_list_of_devices(brokers: lis
     _push_and_pull(one, doors, 3)
     one.close_sockets()
     web = Web(one.process.http)
-    # Then
     found = wait_until(
         lambda: next(
             (row for row in web.get("/api/v1/devices").json["devices"] if row["counted"]["sent"]), None

@@ -94,14 +94,11 @@ def at(minute: int) -> str:
 
 
 def test_what_is_counted_stands_in_its_minute_its_hour_and_its_day(rig: HistoryRig) -> None:
-    # Given
     rig.count(Count.PUSHED, 3)
     rig.later(60)
     rig.count(Count.PUSHED, 2)
     rig.count(Count.EXPIRED)
-    # When
     rig.later(FLUSH)
-    # Then
     assert rig.by_time() == {at(MINUTE): {"pushed": 3}, at(MINUTE + 1): {"pushed": 2, "expired": 1}}
     assert list(rig.by_time("hour").values()) == [{"pushed": 5, "expired": 1}]
     assert list(rig.by_time("day").values()) == [{"pushed": 5, "expired": 1}]
@@ -160,10 +157,8 @@ def test_while_mongodb_is_away_what_is_counted_waits_and_comes_to_its_own_minute
                 rig.later(1)
             except UnavailableError:
                 monkeypatch.setattr(HistoryStore, "add", _away)
-    # When
     monkeypatch.setattr(HistoryStore, "add", add)
     rig.later(2 * FLUSH)
-    # Then
     assert [row["pushed"] for row in rig.by_time().values()] == [4, 4, 4]
 
 
@@ -176,11 +171,9 @@ def test_a_day_ends_at_midnight_whenever_it_is_written(rig: HistoryRig) -> None:
     rig.clock.time = DAY.replace(tzinfo=UTC).timestamp() + 86400 - 5
     rig.history.minute = int(rig.clock.time // 60)
     rig.count(times=2)
-    # When
     rig.later(6)
     rig.count(times=3)
     rig.later(FLUSH)
-    # Then
     days = rig.history.read("queue", "mail", None, "day").points
     assert [day.counted for day in days] == [{"pushed": 2}, {"pushed": 3}]
     assert list(rig.by_time(day=f"{DAY:%Y-%m-%d}")) == [f"{DAY:%d} 23:59"]
@@ -201,10 +194,8 @@ def test_percentiles_are_those_of_all_brokers_and_of_each_minute(documents: Data
     quick, slow = HistoryRig(documents), HistoryRig(documents, "other")
     quick.mail.counters.took(Timing.TIME_IN_QUEUE, [0.004] * 90)
     slow.mail.counters.took(Timing.TIME_IN_QUEUE, [20.0] * 10)
-    # When
     for rig in (quick, slow):
         rig.later(FLUSH)
-    # Then
     for kind, name in (("queue", "mail"), ("broker", ALL)):
         latency = Series(quick.history).of(kind, name, "hour", quick.clock.time).latency
         median, last = (latency[f"time_in_queue_{text}"] for text in ("p50", "p95"))
@@ -262,7 +253,6 @@ def test_hours_stand_in_their_order_whenever_something_is_counted_first(
 def test_tomorrows_document_is_made_ahead_by_a_share_of_todays_writes(
     rig: HistoryRig, documents: Database[dict[str, Any]]
 ) -> None:
-    # Given
     tomorrow = {"_id": f"queue/mail/{DAY + timedelta(days=1):%Y-%m-%d}"}
     rig.count()
     rig.later(FLUSH)
@@ -271,7 +261,6 @@ def test_tomorrows_document_is_made_ahead_by_a_share_of_todays_writes(
     rig.chance.value = 0.0
     rig.count()
     rig.later(FLUSH)
-    # Then
     assert documents["history"].find_one(tomorrow)
     assert rig.total("day", f"{DAY + timedelta(days=1):%Y-%m-%d}") == {"pushed": 2}
 
@@ -305,10 +294,8 @@ def test_days_that_are_over_go_into_their_month_once(old: HistoryStore) -> None:
 
 
 def test_old_minutes_go_and_hours_and_days_stay(old: HistoryStore) -> None:
-    # When
     while old.roll_up(DAY):
         pass
-    # Then
     long_ago, lately = DAY - timedelta(days=MINUTES_KEPT + 1), DAY - timedelta(days=5)
     assert (len(old.minutes(MAIL, long_ago)), len(old.minutes(MAIL, lately))) == (0, 1)
     assert list(old.hours(MAIL, long_ago, long_ago).values()) == [{"pushed": MINUTES_KEPT + 2}]
@@ -334,9 +321,7 @@ def test_months_are_made_wherever_a_history_lies(
     rig.clock.time += 3 * 86400
     rolled: list[str] = []
     rig.history._database = lambda name: rolled.append(name) or documents
-    # When
     rig.history.roll_up()
-    # Then
     assert "own" in rolled
     assert documents["history_months"].count_documents({"subject": "broker"}) >= 1
 
@@ -353,15 +338,12 @@ def test_what_can_not_be_asked_is_refused(rig: HistoryRig, kind: str, day: str |
 
 
 def test_the_library_and_the_api_tell_the_same(jobs: OwnQueue, shared_broker: BrokerUnderTest) -> None:
-    # Given
     for _ in range(3):
         jobs.push()
-    # When
     told = wait_until(
         lambda: (found := jobs.client.history(jobs.queue))["total"].get("pushed") == 3 and found,
         what="the flush",
     )
-    # Then
     answer = Web(shared_broker.process.http).get(f"/api/v1/history/queue/{jobs.queue}?span=minute")
     assert {**answer.json, "until": 0} == {**told, "until": 0}
     assert sum(row["counted"].get("pushed", 0) for row in told["points"]) == 3

@@ -91,12 +91,9 @@ def test_the_broker_tells_of_itself_and_what_it_has_counted(web: Web, jobs: OwnQ
 
 
 def test_a_queue_is_told_as_the_library_has_it(web: Web, jobs: OwnQueue) -> None:
-    # Given
     jobs.push(b"now")
     jobs.push(b"later", delay=1000)
-    # When
     told = hold_against_the_document(f"{V1}/queues/{{queue}}", web.get(f"{V1}/queues/{jobs.queue}"))
-    # Then
     assert (told["ready"], told["scheduled"], told["exact"]) == (1, 1, True)
     assert told.keys() == jobs.counts().keys()
 
@@ -109,14 +106,11 @@ def test_all_queues_are_told_from_what_is_known(web: Web, jobs: OwnQueue) -> Non
 
 
 def test_jobs_are_told_by_state_with_their_payloads_as_text_or_base64(web: Web, jobs: OwnQueue) -> None:
-    # Given
     jobs.push(b"<script>alert(1)</script>", id="a/b?c")
     jobs.push(b"\xff\x00")
-    # When
     path, address = f"{V1}/queues/{{queue}}/jobs", f"{V1}/queues/{jobs.queue}/jobs?state=ready&limit=5"
     answer = web.get(address)
     told = hold_against_the_document(path, answer)["jobs"]
-    # Then
     assert [row["payload"] for row in told] == ["<script>alert(1)</script>", {"base64": "/wA="}]
     assert answer.headers["x-content-type-options"] == "nosniff"
 
@@ -304,16 +298,13 @@ def test_each_answer_on_a_connection_comes_in_one_piece(web: Web) -> None:
 
 
 def test_a_queue_that_is_looked_at_while_it_works_is_told_without_waiting(web: Web, jobs: OwnQueue) -> None:
-    # Given
     done: list[str] = []
     with Worker(jobs.queue, lambda job: done.append(job.id), prefetch=50, endpoint=jobs.endpoint):
         jobs.producer.push(jobs.queue, b"job").wait(TIMEOUT)  # it makes the queue
         for _ in range(199):
             jobs.producer.push(jobs.queue, b"job")
-        # When
         rows = [web.get(f"{V1}/queues").json["queues"] for _ in range(5)]
         wait_until(lambda: len(done) == 200, what="the work")
-    # Then
     mine = [row for told in rows for row in told if row["name"] == jobs.queue]
     assert len(mine) == 5
     assert all(0 <= row["ready"] + row["reserved"] <= 200 for row in mine)

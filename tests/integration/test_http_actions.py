@@ -278,17 +278,14 @@ def test_the_token_is_in_no_answer_and_in_no_log(web: Web, jobs: OwnQueue) -> No
 def test_a_schedule_is_shown_with_its_next_and_its_latest_runs(
     order: Order, web: Web, jobs: OwnQueue
 ) -> None:
-    # Given
     name = f"nightly-{jobs.queue}"
     said = {"queue": jobs.queue, "payload": "all", "cron": "0 3 * * *", "timezone": "UTC"}
     order("/schedules/{name}/add", said, name=name)
     job = order("/schedules/{name}/run", {}, name=name)
     try:
-        # When
         shown = web.get(f"{V1}/schedules/{name}").json
     finally:
         order("/schedules/{name}/delete", {}, name=name)
-    # Then
     assert (shown["schedule"]["name"], shown["payload"]) == (name, "all")
     assert [later - earlier for earlier, later in pairwise(shown["next"])] == [86_400.0] * 4
     assert [row["id"] for row in shown["runs"]] == [job]
@@ -298,7 +295,6 @@ def test_a_schedule_is_shown_with_its_next_and_its_latest_runs(
 def test_messages_are_read_by_number_time_and_topic_and_a_subscription_is_moved(
     order: Order, web: Web, jobs: OwnQueue
 ) -> None:
-    # Given
     stream = f"s-{jobs.queue}"
     path = f"{V1}/streams/{stream}/messages"
     with Publisher(endpoint=jobs.endpoint) as publisher:

@@ -102,7 +102,6 @@ def test_the_next_page_leaves_nothing_out_when_jobs_of_the_last_one_have_gone(
 
 
 def test_those_that_died_in_one_millisecond_are_not_torn_apart(told: Told, jobs: OwnQueue) -> None:
-    # Given
     for number in range(12):
         jobs.producer.push(jobs.queue, b"", id=f"d{number:02}")
     jobs.producer.flush(60)
@@ -111,7 +110,6 @@ def test_those_that_died_in_one_millisecond_are_not_torn_apart(told: Told, jobs:
     for number in range(12):  # three at a time, the later ones with the higher numbers
         when = now - timedelta(seconds=100 - number // 3)
         jobs.collection.update_one({"_id": f"d{number:02}"}, {"$set": {"ended_at": when}})
-    # When
     pages = leaf(told, "/queues/{queue}/dead-letters", jobs.queue, limit=2)
     # Then: the latest first, and inside one millisecond by id
     assert [job_id for page in pages for job_id in page] == [
@@ -172,7 +170,6 @@ def test_a_page_behind_nothing_that_is_known_is_refused(web: Web, jobs: OwnQueue
 
 
 def test_dead_letters_are_chosen_by_reason_and_time_and_counted(told: Told, jobs: OwnQueue) -> None:
-    # Given
     jobs.push(id="a")
     kill_all(jobs, 1, "no such address")
     jobs.push(id="b")
@@ -181,7 +178,6 @@ def test_dead_letters_are_chosen_by_reason_and_time_and_counted(told: Told, jobs
     jobs.collection.update_one({"_id": "a"}, {"$set": {"ended_at": old}})
     middle = jobs.now().timestamp() - 1800
 
-    # Then
     def chosen(**asked: Any) -> list[str]:
         (found,) = leaf(told, "/queues/{queue}/dead-letters", jobs.queue, **asked)
         counted = told("/queues/{queue}/dead-letters/count", jobs.queue, **asked)

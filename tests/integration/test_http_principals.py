@@ -151,7 +151,6 @@ def test_a_change_needs_a_permission_for_each_of_its_effects(
 ) -> None:
     key, value = EFFECTS[path]
     body = {"all": True, key: {"on_dead": f"{key}-{action}"} if isinstance(value, dict) else value}
-
     assert web.post(address(path), body, **bearer(f"but-{action}")).status == 403
     queues = {row["name"] for row in web.get(f"{V1}/queues", **bearer("all")).json["queues"]}
     assert f"{key}-{action}" not in queues
@@ -283,9 +282,7 @@ def test_the_queue_of_a_schedule_decides_who_may_run_it(web: Web) -> None:
 
 @pytest.mark.parametrize("shown", [{"token": token("all")}, {"user": "all", "password": PASSWORD}])
 def test_a_login_by_token_or_password_is_kept_in_a_cookie_until_logout(web: Web, shown: Any) -> None:
-    # When
     answer = web.post(f"{V1}/login", shown)
-    # Then
     assert (answer.status, answer.json["name"], answer.json["session"]) == (200, "all", True)
     attributes = {header.strip().lower() for header in answer.headers["set-cookie"].split(";")[1:]}
     assert attributes == {"httponly", "samesite=strict", "path=/"}  # not Secure: this is no TLS
@@ -293,9 +290,7 @@ def test_a_login_by_token_or_password_is_kept_in_a_cookie_until_logout(web: Web,
     assert web.get(f"{V1}/me", Cookie=cookie).json["permissions"]["read"] == ["*"]
     assert web.post(f"{V1}/queues/mail/pause", Cookie=cookie).status == 200
     assert web.post(f"{V1}/queues/mail/resume", Cookie=cookie).status == 200
-    # When
     out = web.post(f"{V1}/logout", Cookie=cookie)
-    # Then
     assert out.status == 200
     assert cookie_of(out).endswith('=""')
     assert "expires=" in out.headers["set-cookie"].lower()

@@ -94,16 +94,13 @@ def streamer(decoys: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_a_device_at_work_imports_no_decoy_however_late(streamer: subprocess.Popen[str]) -> None:
-    # Given
     assert streamer.stdout
     ends = json.loads(streamer.stdout.readline())
     with zmq.Context() as context, context.socket(zmq.PUSH) as push, context.socket(zmq.PULL) as pull:
         push.linger, pull.rcvtimeo = 0, int(TIMEOUT * 1000)
         push.connect(ends["frontend"])
         pull.connect(ends["backend"])
-        # When
         push.send(b"work")
-        # Then
         assert pull.recv() == b"work"
     streamer.terminate()
     _, said = streamer.communicate(timeout=TIMEOUT)

@@ -69,11 +69,9 @@ def test_a_flood_is_told_with_its_beginning_its_end_and_what_is_usual(rig: Incid
     # Given twenty minutes of 60 jobs each
     rig.later(1200, pushed=5)
     assert rig.told() == []
-    # When
     began = rig.clock.time
     rig.later(300, pushed=200)
     rig.later(1200, pushed=5)
-    # Then
     flood = rig.one()
     assert (flood["kind"], flood["queue"]) == ("flood", "mail")
     assert began <= flood["at"] < began + 60
@@ -90,17 +88,14 @@ def test_what_a_queue_begins_with_is_no_flood(rig: IncidentsRig) -> None:
 def test_dead_letters_of_some_minutes_are_one_incident_with_the_reason_of_the_latest(
     rig: IncidentsRig, documents: Database[dict[str, Any]]
 ) -> None:
-    # Given
     died = datetime.fromtimestamp(NOW, UTC)
     documents["queue.mail"].insert_one(
         {"_id": "a", "state": "dead", "ended_at": died, "errors": [{"at": died, "reason": "no such address"}]}
     )
-    # When
     rig.later(60, dead=2)
     dying = rig.incidents.dying()
     rig.later(GAP + 5)
     rig.later(60, dead=1)
-    # Then
     assert dying == {"mail": 24}
     counts = [(row["kind"], row["figures"]["count"], row["figures"]["reason"]) for row in rig.told()]
     assert counts == [("dead_letters", 12, "no such address"), ("dead_letters", 24, "no such address")]

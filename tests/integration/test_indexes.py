@@ -51,9 +51,7 @@ def test_jobs_that_share_a_dedupe_id_are_all_delivered_and_the_first_keeps_it(ba
     for number in (2, 1, 3):
         bare.insert(number, "x", dedupe_until=date(NOW + 100))
     bare.insert(4, "y", dedupe_until=date(NOW + 100))
-    # When
     getattr(bare.store, way)()
-    # Then
     assert bare.jobs.index_information().keys() >= NAMES
     stored = everything(bare.store)
     assert [stored[f"old-{at}"].get("dedupe_id") for at in (1, 2, 3, 4)] == ["x", None, None, "y"]
@@ -75,13 +73,10 @@ def test_ids_that_are_none_are_freed_too(bare: Bare) -> None:
 
 @pytest.mark.parametrize("name", ["somebodys", DEDUPE_INDEX])
 def test_an_index_that_somebody_made_otherwise_makes_room(bare: Bare, name: str) -> None:
-    # Given
     bare.insert(1, "x")
     bare.jobs.create_index("dedupe_id", name=name)  # not unique
     bare.jobs.create_index("headers.of_their_own", name="theirs", unique=True)
-    # When
     bare.store.prepare()
-    # Then
     made = bare.jobs.index_information()
     assert made.keys() >= {"_id_", "theirs", *NAMES}
     assert made[DEDUPE_INDEX]["unique"]
@@ -93,9 +88,7 @@ def test_an_index_that_can_not_be_made_keeps_no_other_from_it(bare: Bare) -> Non
     bare.insert(1, "x")
     for number in range(63 - 4):
         bare.jobs.create_index(f"field{number}")
-    # When
     bare.store.prepare()
-    # Then
     assert len(bare.jobs.index_information().keys() & NAMES) == 4
     assert {kind for kind, _ in bare.told} == {"unindexed"}
     assert ids(bare.store.reserve(10, NOW, ME).jobs) == ["old-1"]
@@ -119,9 +112,7 @@ def test_the_indexes_of_those_that_wait_are_made_before_the_first_one_does(bare:
     # Given a queue in which none does
     bare.store.prepare()
     assert bare.jobs.index_information().keys() == {"_id_"} | NAMES
-    # When
     bare.store.groups.places(1)
-    # Then
     assert bare.jobs.index_information().keys() == {"_id_"} | NAMES | LINES
 
 
@@ -132,9 +123,7 @@ def test_a_queue_in_which_a_job_has_waited_gets_the_indexes_of_those_back(bare: 
     bare.jobs.drop()
     bare.insert(1, "x")
     again = QueueStore(bare.jobs.database, bare.jobs.name)
-    # When
     getattr(again, way)()
-    # Then
     assert bare.jobs.index_information().keys() == {"_id_"} | NAMES | LINES
 
 
@@ -151,11 +140,9 @@ def test_a_queue_removed_while_others_use_it_is_never_without_its_indexes(
 ) -> None:
     # Given a push that comes right behind the removal, at a broker that has seen the queue
     store.push([a_job(dedupe=Dedupe("x", 9.0)) for _ in range(1)], NOW)
-    # When
     removed = changes.drop("mail", NOW, shared=True)
     first = store.push([a_job(dedupe=Dedupe("x", 9.0))], NOW)
     second = store.push([a_job(dedupe=Dedupe("x", 9.0))], NOW)
-    # Then
     assert removed == 1
     assert (first.refused, len(second.refused)) == ({}, 1)
     assert store.jobs.index_information().keys() >= NAMES

@@ -8,12 +8,7 @@ import bson
 import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
-from pymongo.monitoring import (
-    CommandFailedEvent,
-    CommandListener,
-    CommandStartedEvent,
-    CommandSucceededEvent,
-)
+from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
 from sluicemq.protocol.errors import NotFoundError
 from sluicemq_broker.store import SHOWN_STATES, Inspector, QueueStore, RolledBack, collection, date
@@ -67,9 +62,7 @@ def test_several_states_with_many_jobs_share_what_is_left_as_a_sample_of_it_does
 ) -> None:
     # Given, but for 5 reserved, three times as many ready jobs as scheduled ones
     store.push(some_jobs(900) + some_jobs(300, eligible_at=NOW + 60) + some_jobs(5, owner=ME), NOW)
-    # When
     counts = Inspector(documents, exactly=10, surely_many=surely_many).counts("mail", NOW)
-    # Then
     assert counts["ready"] == pytest.approx(900, rel=0.15)
     assert counts["scheduled"] == pytest.approx(300, rel=0.3)
     assert (counts["reserved"], counts["exact"]) == (5, False)
@@ -90,7 +83,6 @@ def test_the_oldest_ready_job_is_found_whatever_its_priority(store: QueueStore, 
     # Given one that is due since 60 s, behind those of higher priority and some that are not due
     store.push([a_job(priority=9, eligible_at=NOW - 5), a_job(priority=9, eligible_at=NOW - 8)], NOW)
     store.push([a_job(priority=0, eligible_at=NOW - 60), a_job(priority=4, eligible_at=NOW + 60)], NOW)
-    # Then
     assert inspector.oldest_ready("mail", NOW) == inspector.counts("mail", NOW)["oldest"] == NOW - 60
 
 
@@ -109,10 +101,8 @@ def test_what_has_expired_counts_as_nothing_however_many_they_are(
 
 
 def test_what_has_expired_is_neither_counted_nor_the_oldest(store: QueueStore, inspector: Inspector) -> None:
-    # Given
     over = [a_job(eligible_at=NOW - 60, expires_at=NOW - 1), a_job(eligible_at=NOW + 60, expires_at=NOW - 1)]
     store.push([*over, a_job(eligible_at=NOW - 5, expires_at=NOW + 9)], NOW - 70)
-    # Then
     counts = inspector.counts("mail", NOW)
     assert (counts["ready"], counts["scheduled"], counts["oldest"]) == (1, 0, NOW - 5)
 
@@ -120,7 +110,6 @@ def test_what_has_expired_is_neither_counted_nor_the_oldest(store: QueueStore, i
 def test_a_few_jobs_are_counted_by_three_statements(
     mongo_uri: str, documents: Database[dict[str, Any]], crowd: QueueStore
 ) -> None:
-    # Given
     sent: list[str] = []
 
     class Sent(CommandListener):
@@ -130,9 +119,7 @@ def test_a_few_jobs_are_counted_by_three_statements(
     with MongoClient[dict[str, Any]](mongo_uri, event_listeners=[Sent()]) as client:
         client.admin.command("ping")
         sent.clear()
-        # When
         counts = Inspector(client[documents.name]).counts("mail", NOW)
-    # Then
     assert (counts["dead"], sent[:3]) == (5, ["count", "listIndexes", "aggregate"])
     assert set(sent[3:]) <= {"endSessions"}
 
@@ -143,13 +130,10 @@ def test_without_a_ready_job_none_is_the_oldest(store: QueueStore, inspector: In
 
 
 def test_a_job_is_shown_whole_with_its_history(store: QueueStore, inspector: Inspector) -> None:
-    # Given
     [job] = jobs = [a_job("a", b"x" * 100_000, headers={"k": [1]}, owner=ME, priority=3)]
     store.push(jobs, NOW)
     store.roll_back([RolledBack(job, "bad", "w", due=NOW + 9)], NOW + 1)
-    # When
     shown = inspector.show("mail", "a", NOW)
-    # Then
     assert (shown["id"], shown["state"], len(shown["payload"])) == ("a", "scheduled", 100_000)
     assert (shown["headers"], shown["eligible_at"]) == ({"k": [1]}, NOW + 9)
     assert shown["errors"] == [{"at": NOW + 1, "attempt": 1, "reason": "bad", "worker": "w"}]
@@ -168,13 +152,10 @@ def test_a_job_that_is_not_there_can_not_be_shown(inspector: Inspector) -> None:
 def test_a_peek_shows_the_jobs_in_the_order_in_which_they_go_out_and_takes_none(
     store: QueueStore, inspector: Inspector
 ) -> None:
-    # Given
     low, high, next_high = a_job("low"), a_job("high", priority=9), a_job("next", priority=9)
     store.push([low, next_high, high], NOW)
     before = everything(store)
-    # When
     shown = inspector.peek("mail", "ready", 2, BYTES, NOW)
-    # Then
     assert [row["id"] for row in shown] == ["high", "next"]
     assert everything(store) == before
 
@@ -182,13 +163,10 @@ def test_a_peek_shows_the_jobs_in_the_order_in_which_they_go_out_and_takes_none(
 def test_a_shown_job_has_all_that_is_stored_with_times_in_seconds(
     store: QueueStore, inspector: Inspector
 ) -> None:
-    # Given
     [job] = jobs = [a_job("a", b"x", headers={"k": [1]}, owner=ME, priority=3)]
     store.push(jobs, NOW)
     store.roll_back([RolledBack(job, "bad", "w", dead=True)], NOW + 1)
-    # When
     [shown] = inspector.peek("mail", "dead", 1, BYTES, NOW)
-    # Then
     assert (shown["id"], shown["state"], shown["payload"], shown["headers"]) == (
         "a",
         "dead",
@@ -243,7 +221,6 @@ def test_of_a_peek_at_beginnings_the_rest_of_long_payloads_and_results_does_not_
         long, short, none = inspector.peek("mail", "ready", LIMIT, BYTES, NOW, first=10)
         [done] = inspector.peek("mail", "done", LIMIT, BYTES, NOW, first=10)
         weight = inspector.weigh_first("mail", "ready", LIMIT, NOW, first=10)
-    # Then
     assert "payload" not in long
     assert (long["payload_bytes"], short["payload_bytes"], none["payload_bytes"]) == (12_000_000, 1000, 0)
     assert (short["payload"], none["payload"]) == (b"y" * 10, b"")
@@ -286,9 +263,7 @@ def test_the_jobs_of_schema_1_are_read(documents: Database[dict[str, Any]], stor
             "errors": [{"at": when, "attempt": 1, "reason": "bad", "worker": "w"}],
         }
     )  # fmt: skip
-    # When
     [job] = store.reserve(1, NOW, ME).jobs
-    # Then
     assert (ids([job]), job.payload, job.priority, job.headers) == (["old"], b"x", 2, {"a": 1})
     assert (job.attempts, job.losses, job.isolated) == (2, 1, True)
     assert (job.max_attempts, job.visibility_timeout, job.remember) == (9, 3.0, 60.0)

@@ -72,10 +72,8 @@ def test_what_waits_behind_a_handler_that_hangs_is_done_by_another_worker_within
         assert stuck.hangs.wait(SECONDS)
         push(endpoint, queue, b"B", b"C", b"D", b"E", max_attempts=1, visibility_timeout=4.0)
         broker.await_count(queue, "reserved", 5)
-        # When
         with Worker(queue, work, endpoint=endpoint):
             wait_until(lambda: len(done) == 4, what="the others' jobs")
-        # Then
         assert done == dict.fromkeys([b"B", b"C", b"D", b"E"], 1)
         assert stuck.seen == [b"A"]
         wait_until(lambda: broker.counts(queue) == {"reserved": 1}, what="their commits")
@@ -96,7 +94,6 @@ def test_a_worker_that_is_cut_while_its_handler_hangs_takes_no_job_until_it_is_t
         wait_until(
             lambda: [worker.prefetch for worker in client.workers.list(queue)] == [0], what="its return"
         )
-        # When
         push(endpoint, queue, b"B", b"C", b"D", max_attempts=1, visibility_timeout=0.3)
         # Then: they stay with the broker
         assert broker.counts(queue) == {"dead": 1, "ready": 3}
@@ -115,7 +112,6 @@ def test_after_a_brokers_restart_a_job_does_not_wait_behind_its_own_void_run(
         with Worker("default", stuck, endpoint=endpoint):
             push(endpoint, "default", b"A")
             assert stuck.hangs.wait(SECONDS)
-            # When
             broker.kill()
             broker.restart()
             with Client(endpoint=endpoint) as client:
@@ -165,9 +161,7 @@ def test_a_worker_that_dies_or_stands_still_costs_an_attempt_of_what_it_had_begu
         assert process.stdout
         begun = {process.stdout.readline().strip(), process.stdout.readline().strip()}
         broker.await_count(queue, "reserved", 5)
-        # When
         os.kill(process.pid, how)
-        # Then
         wait_until(lambda: broker.counts(queue) == {"dead": 2, "ready": 3}, what="its end")
     assert {job["payload"].decode() for job in client.peek(queue, "dead")} == begun
     assert [job["attempts"] for job in client.peek(queue)] == [0, 0, 0]
@@ -182,9 +176,7 @@ def test_jobs_that_time_out_at_a_client_that_says_how_many_it_begins_count_those
     library.ask(wire.READY, queue, 3)
     entry = {"max_attempts": 1, "visibility_timeout": 0.2}
     library.ask(wire.PUSH, queue, [[name, b"", entry] for name in ("a", "b", "c")])
-    # When
     wait_until(lambda: broker.counts(queue) == {"dead": 1, "ready": 2}, what="the end of their time")
-    # Then
     assert [job.id for job in client.jobs.list(queue, "dead")] == ["a"]
 
 
@@ -193,9 +185,7 @@ def test_the_time_of_a_claims_jobs_begins_when_it_is_handed_over(
 ) -> None:
     # Given: a job whose time is shorter than the claim waits for others
     push(broker.doors["smq"], queue, b"A", max_attempts=1, visibility_timeout=0.5)
-    # When
     with client.jobs.reserve(queue, 2, wait=1.5) as claim:
         (job,) = claim.jobs
-        # Then
         job.commit()
     assert not broker.counts(queue)

@@ -177,7 +177,6 @@ def fail_in_all_ways(client: Client, queues: list[str], book: str) -> None:
 def test_a_job_that_allows_failures_goes_on_whatever_becomes_of_its_children(
     endpoint: str, queue: str, *, join: bool
 ) -> None:
-    # Given
     pages, ledger = f"{queue}-pages", f"{queue}-ledger"
 
     def book(job: Job) -> FanOut | bytes:
@@ -189,7 +188,6 @@ def test_a_job_that_allows_failures_goes_on_whatever_becomes_of_its_children(
         children.append(Forward(f"{queue}-none", ttl=0.05))
         return FanOut(*children, join=join, allow_failures=True)
 
-    # When
     with (
         Producer(endpoint=endpoint) as producer,
         Client(endpoint=endpoint) as client,
@@ -199,7 +197,6 @@ def test_a_job_that_allows_failures_goes_on_whatever_becomes_of_its_children(
         reply.receipt.wait(SECONDS)
         fail_in_all_ways(client, [pages, ledger], queue)
         result = reply.result(SECONDS)
-        # Then
         left = client.jobs.get(pages, "a.1")
     expected = ["no ink", "it was cancelled", "it was removed with the queue", "expired"]
     assert result == (json.dumps(expected).encode() if join else b"")
@@ -231,17 +228,14 @@ def test_results_that_have_no_room_are_named_by_their_ids(endpoint: str, queue: 
 def test_rep_workers_get_the_results_as_one_frame_more(
     broker: BrokerUnderTest, endpoint: str, queue: str
 ) -> None:
-    # Given
     doors = broker.take("ask")
     asker, worker = broker.socket(zmq.REQ, doors.front), broker.socket(zmq.REP, doors.back)
     asker.send(b"work")
     assert receive(worker) == [b"work"]
     children = [queue.encode(), b"1", b"", queue.encode(), b"\xff", b""]
     worker.send_multipart([b"FANOUT", *children, b'{"join": true}'])
-    # When
     with working(endpoint, {queue: lambda job: job.payload}):
         payload, ends = receive(worker)
-    # Then
     assert payload == b"work"
     results = [load["result"] for load in json.loads(ends)]
     assert results == ["1", {"base64": "/w=="}]
@@ -252,7 +246,6 @@ def test_rep_workers_get_the_results_as_one_frame_more(
 def test_pull_workers_that_commit_get_the_results_behind_all_other_frames(
     broker: BrokerUnderTest, endpoint: str, queue: str
 ) -> None:
-    # Given
     doors = broker.take("ack_full")
     jobs, commits = broker.socket(zmq.PULL, doors.back), broker.socket(zmq.PUSH, doors.commit)
     with Producer(endpoint=endpoint) as producer:
@@ -262,10 +255,8 @@ def test_pull_workers_that_commit_get_the_results_behind_all_other_frames(
         commits.send_multipart(
             [b"FANOUT", receipt, queue.encode(), b"1", b"", queue.encode(), b"2", b"", options]
         )
-        # When
         with working(endpoint, {queue: reject_two}):
             receipt, job_id, headers, payload, ends = receive(jobs)
-        # Then
         assert (job_id, json.loads(headers)["attempt"], payload) == (b"a", 1, b"work")
         assert json.loads(ends) == [{"id": "a.1", "result": "1"}, {"id": "a.2", "error": "no ink"}]
         commits.send_multipart([b"COMMIT", receipt, b"sum"])
@@ -414,7 +405,6 @@ def test_a_failure_is_counted_once_whatever_breaks_off_and_not_again_when_it_was
     *,
     after: bool,
 ) -> None:
-    # Given
     first, second, third = waiting(store, pages, may_fail=True)
     pages.roll_back([RolledBack(job, "no ink", "worker", dead=True) for job in (first, second)], LATER)
     statement: Callable[..., Any] = getattr(Collection, step)
@@ -424,14 +414,12 @@ def test_a_failure_is_counted_once_whatever_breaks_off_and_not_again_when_it_was
             statement(self, *arguments, **options)
         raise AutoReconnect("killed")
 
-    # When
     with monkeypatch.context() as patch:
         patch.setattr(Collection, step, breaks)
         with pytest.raises(Unclear):
             count_failed(store, pages)
     for _ in range(2):
         assert count_failed(store, pages) == []
-    # Then
     assert stored(store, "a")["children"]["left"] == 1
     assert redrive(changes, "pages") == 2
     again = [job for job in pages.reserve(10, LATER + 2, "worker", 3).jobs if job.id != third.id]

@@ -181,8 +181,7 @@ def test_what_can_not_be_told_again_is_refused_with_what_may_be(
 
 
 @pytest.mark.parametrize(
-    "own",
-    [{"x": datetime(2030, 1, 1, tzinfo=UTC)}, {"x": 2**64}, {"x": {1, 2}}, {"x": "\ud800"}],
+    "own", [{"x": datetime(2030, 1, 1, tzinfo=UTC)}, {"x": 2**64}, {"x": {1, 2}}, {"x": "\ud800"}]
 )
 def test_the_library_refuses_what_can_not_be_sent(jobs: OwnQueue, own: Any) -> None:
     with pytest.raises(BadHeadersError, match="headers"):

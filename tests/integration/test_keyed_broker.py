@@ -14,16 +14,7 @@ from subprocess import CompletedProcess
 import pytest
 import zmq
 
-from sluicemq import (
-    Access,
-    Client,
-    ForbiddenError,
-    NotAdmittedError,
-    Producer,
-    Publisher,
-    Reader,
-    Worker,
-)
+from sluicemq import Access, Client, ForbiddenError, NotAdmittedError, Producer, Publisher, Reader, Worker
 from sluicemq.protocol.keys import key_id, read_key
 from support.keyed_broker import KeyedBroker, keyed_broker, new_key
 from support.waiting import TIMEOUT, wait_until
@@ -109,15 +100,11 @@ def test_a_key_that_is_added_lets_a_waiting_worker_in_and_one_that_ends_puts_it_
     with Client(**keyed.access(queue), endpoint=keyed.endpoint) as client:
         with pytest.raises(NotAdmittedError):
             client.ping()
-        # When
         added = sluicemq("user", "add", name, "push=*", "read=*", "--key", public, "--note", "laptop")
         assert (added.returncode, added.stdout) == (0, f"added {name}\n"), added.stderr
-        # Then
         wait_until(lambda: _enters(client), what="the client, let in")
-        # When
         ended = sluicemq("user", "rotate", name, "--end", key_id(read_key(public)))
         assert ended.returncode == 0, ended.stderr
-        # Then
         wait_until(lambda: not _enters(client), what="the client, put out")
 
 

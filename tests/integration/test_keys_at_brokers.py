@@ -248,7 +248,6 @@ def test_keys_that_are_known_get_in_while_mongodb_is_away(
     ):
         away = proxy.hold(lambda command: command.collection == "principals")
         assert away.wait()
-
         assert client(broker, **keyed(MAILER)).got_in()
         assert not client(broker, **keyed(STRANGER)).got_in()
 
@@ -286,9 +285,7 @@ def test_connections_of_anonymous_clients_end_when_they_may_do_nothing_any_more(
         mongo_uri, database, config=secured(tmp_path, anonymous="read", **settings), folder=tmp_path
     ) as broker:
         stranger, owner = client(broker).hello(), client(broker, **keyed(OPERATOR)).hello()
-
         broker.reload(secured(tmp_path, anonymous="none", **settings))
-
         stranger.await_end()
         assert owner.is_connected
 
@@ -329,9 +326,7 @@ def test_sighup_takes_mechanisms_of_all_doors_and_those_without_keys_end(
 ) -> None:
     with Reloaded(mongo_uri, database, config={"broker": {"poll": 0.2}}, folder=tmp_path) as broker:
         stranger = client(broker).hello()
-
         broker.reload(secured(tmp_path))
-
         stranger.await_end()
         assert not client(broker).got_in()
         assert client(broker, **keyed(OPERATOR)).got_in()

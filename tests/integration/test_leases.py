@@ -41,13 +41,10 @@ def test_a_lease_is_live_from_its_first_moment_and_beginning_it_twice_is_harmles
 
 
 def test_a_heartbeat_raises_the_counters_of_live_leases_only(leases: LeaseStore) -> None:
-    # Given
     for owner in "abc":
         leases.begin(owner, "broker", LEASE, NOW)
     leases.end("b", NOW)
-    # When
     live = leases.beat(["a", "b", "unknown"], NOW)
-    # Then
     assert live == 1
     assert leases.live() == {"a": (1, LEASE), "c": (0, LEASE)}
 
@@ -60,13 +57,10 @@ def test_a_lease_is_ended_once(leases: LeaseStore) -> None:
 
 
 def test_a_lease_is_ended_only_if_its_counter_stands_where_it_was_seen(leases: LeaseStore) -> None:
-    # Given
     leases.begin("a", "broker", LEASE, NOW)
     leases.beat(["a"], NOW)
-    # When
     seen_before = leases.end("a", NOW, beat=0)
     seen_now = leases.end("a", NOW, beat=1)
-    # Then
     assert seen_before is None
     assert seen_now == Seen("broker", NOW, NOW, NOW, __version__, READS)
     assert leases.live() == {}
@@ -85,16 +79,13 @@ def test_a_dead_lease_is_removed_after_a_day(documents: Database[dict[str, Any]]
 def test_an_owner_id_is_used_only_after_its_lease_is_written(
     leases: LeaseStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given
     broker = owners(leases)
     monkeypatch.setattr(leases, "begin", refused)
-    # When
     with pytest.raises(UnavailableError):
         broker.use()
     nothing = broker.own_ids()
     monkeypatch.undo()
     owner = broker.use()
-    # Then
     assert nothing == []
     assert leases.live() == {owner: (0, LEASE)}
     assert broker.use() == owner
@@ -103,7 +94,6 @@ def test_an_owner_id_is_used_only_after_its_lease_is_written(
 def test_jobs_are_handed_out_for_two_thirds_of_a_lease_since_the_heartbeat_was_sent(
     leases: LeaseStore, time: LeaseTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given
     broker = a_broker(leases)
     beat = leases.beat
 
@@ -112,9 +102,7 @@ def test_jobs_are_handed_out_for_two_thirds_of_a_lease_since_the_heartbeat_was_s
         return beat(owners, now)
 
     monkeypatch.setattr(leases, "beat", slow)
-    # When
     broker.beat()
-    # Then
     assert broker.sure
     time.passes(0.99)
     assert broker.sure
@@ -125,21 +113,17 @@ def test_jobs_are_handed_out_for_two_thirds_of_a_lease_since_the_heartbeat_was_s
 def test_a_heartbeat_that_fails_makes_nothing_sure(
     leases: LeaseStore, time: LeaseTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given
     broker = a_broker(leases)
     monkeypatch.setattr(leases, "beat", refused)
     time.passes(10.1)
-    # When
     with pytest.raises(UnavailableError):
         broker.beat()
-    # Then
     assert not broker.sure
 
 
 def test_one_reply_that_is_held_costs_no_certainty_and_no_lease(
     leases: LeaseStore, time: LeaseTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given
     broker, beat, sure = a_broker(leases), leases.beat, list[bool]()
     beats(time, broker)
 
@@ -153,9 +137,7 @@ def test_one_reply_that_is_held_costs_no_certainty_and_no_lease(
         return answer
 
     monkeypatch.setattr(leases, "beat", held_once)
-    # When
     beats(time, broker)
-    # Then
     assert sure == [True, True]
     assert broker.sure
     assert leases.live() == {broker.current: (3, LEASE)}
@@ -178,17 +160,14 @@ def elsewhere(documents: Database[dict[str, Any]], mongo: Any) -> Iterator[Lease
 def test_an_id_has_a_lease_in_every_database_and_is_lost_if_it_is_lost_in_one(
     leases: LeaseStore, elsewhere: LeaseStore, time: LeaseTime
 ) -> None:
-    # Given
     lost: list[str] = []
     broker = owners(leases, "broker", {"b": elsewhere})
     broker.on_lost(lost.append)
     old = broker.use()
     beats(time, broker, count=2)
     both = (leases.live(), elsewhere.live())
-    # When
     elsewhere.end(old, NOW)
     beats(time, broker)
-    # Then
     assert both == ({old: (2, LEASE)}, {old: (2, LEASE)})
     assert lost == [old]
     assert leases.live().keys() == elsewhere.live().keys() == {broker.current}
@@ -207,15 +186,12 @@ def test_a_holder_is_looked_for_where_its_jobs_lie(leases: LeaseStore, elsewhere
 def test_a_database_that_fails_keeps_the_lease_in_no_other_from_being_raised(
     leases: LeaseStore, elsewhere: LeaseStore, time: LeaseTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given
     broker = owners(leases, "broker", {"b": elsewhere})
     owner = broker.use()
     monkeypatch.setattr(leases, "beat", refused)
-    # When
     time.passes(LEASE)
     with pytest.raises(UnavailableError):
         broker.beat()
-    # Then
     assert elsewhere.live() == {owner: (1, LEASE)}
     assert not broker.sure
 
@@ -229,10 +205,8 @@ def test_a_silent_broker_is_declared_dead_in_the_database_that_it_shares(
     watcher = owners(its_own, "watcher", {"b": elsewhere})
     old = silent.use()
     watcher.use()
-    # When
     beats(time, watcher, silent)
     beats(time, watcher, count=7)
-    # Then
     assert elsewhere.live().keys() == {watcher.current}
     assert not watcher.is_live(old, "b")
     documents.client.drop_database(f"{documents.name}_c")
@@ -250,15 +224,12 @@ def test_a_broker_without_an_owner_is_not_sure(leases: LeaseStore) -> None:
 def test_our_lease_found_dead_is_told_and_a_new_id_is_taken(
     documents: Database[dict[str, Any]], leases: LeaseStore, time: LeaseTime
 ) -> None:
-    # Given
     lost: list[str] = []
     broker = a_broker(leases)
     broker.on_lost(lost.append)
     old = broker.current
     leases.end(old, NOW)
-    # When
     beats(time, broker)
-    # Then
     assert lost == [old]
     assert broker.current not in ("", old)
     assert leases.live().keys() == {broker.current}
@@ -307,15 +278,12 @@ def test_whether_a_lease_is_live_is_read_as_no_former_primary_can_answer(
 def test_a_heartbeat_that_takes_long_holds_up_no_work(
     leases: LeaseStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given
     broker, held = a_broker(leases), Held()
     monkeypatch.setattr(leases, "beat", lambda owners, *_: held() or len(owners))
     beating = gevent.spawn(broker.beat)
     go_on()
-    # When
     using = gevent.spawn(broker.use)
     using.join(30)  # shorter than what is held up waits
-    # Then
     assert using.value == broker.current
     held.set()
     beating.get(timeout=60)
@@ -324,17 +292,14 @@ def test_a_heartbeat_that_takes_long_holds_up_no_work(
 def test_a_heartbeat_under_way_at_the_end_leaves_no_lease_behind(
     leases: LeaseStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # Given
     broker, held, beat = a_broker(leases), Held(), leases.beat
     monkeypatch.setattr(leases, "beat", lambda owners, *rest: held() or beat(owners, *rest))
     beating = gevent.spawn(broker.beat)
     go_on()
-    # When
     ending = gevent.spawn(broker.end)
     go_on()
     held.set()
     gevent.joinall([beating, ending], timeout=60.0, raise_error=True)
-    # Then
     assert leases.live() == {}
     assert "declared dead" not in caplog.text
 

@@ -29,11 +29,9 @@ def test_only_brokers_whose_counter_has_risen_share_the_work(leases: LeaseStore,
     # Given a lease left by a broker that was killed, one of a broker that lives, and one who comes then
     a_broker(leases, "killed")
     alive, watcher = a_broker(leases, "alive"), a_broker(leases, "watcher")
-    # When
     beats(time, watcher)
     at_first = watcher.others
     beats(time, alive, watcher)
-    # Then
     assert (at_first, watcher.others) == (0, 1)
     beats(time, watcher, count=7)
     assert watcher.others == 0
@@ -45,11 +43,9 @@ def test_a_broker_is_at_work_only_while_it_works_on_jobs(leases: LeaseStore, tim
     watcher, other = a_broker(leases, "watcher"), a_broker(leases, "other", worked=lambda: done)
     beats(time, other, watcher, count=3)
     at_rest = watcher.others_at_work
-    # When
     done += 1
     beats(time, other, watcher)
     at_work = watcher.others_at_work
-    # Then
     beats(time, other, watcher)
     assert (watcher.others, at_rest, at_work, watcher.others_at_work) == (1, False, True, False)
 
@@ -62,21 +58,17 @@ def test_a_broker_of_an_older_version_that_does_not_say_what_it_works_is_at_work
         beats(time, other)
         documents["owners"].update_one({"_id": other.current}, {"$unset": {"worked": True}})
         watcher.beat()
-
     assert watcher.others_at_work
 
 
 def test_a_broker_that_is_silent_for_a_lease_is_declared_dead(
     documents: Database[dict[str, Any]], leases: LeaseStore, time: LeaseTime
 ) -> None:
-    # Given
     watcher, silent = a_broker(leases, "watcher"), a_broker(leases, "silent")
     beats(time, watcher, silent)
-    # When
     beats(time, watcher, count=5)
     just_before = document(documents, silent.current)["state"]
     beats(time, watcher)
-    # Then
     assert just_before == "live"
     assert document(documents, silent.current)["state"] == "dead"
     assert watcher.live() == {watcher.current}
@@ -92,14 +84,12 @@ def test_between_heartbeats_a_lease_is_looked_at_so_that_it_ends_when_it_should(
     dead: list[str] = []
     watcher.on_dead(lambda seen: dead.append(seen.name))
     watcher.watch_others()
-    # When
     beats(time, watcher, count=4)
     time.passes(BEAT - 0.01)
     watcher.watch_others()
     assert not dead
     time.passes(0.01)
     watcher.watch_others()
-    # Then
     assert dead == ["silent"]
 
 
@@ -134,7 +124,6 @@ def test_the_silent_brokers_own_lease_is_what_counts(leases: LeaseStore, time: L
 def test_time_in_which_the_watchers_own_heartbeats_failed_counts_against_nobody(
     leases: LeaseStore, time: LeaseTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given
     watcher, silent = a_broker(leases, "watcher"), a_broker(leases, "silent")
     beats(time, watcher, silent)
     beats(time, watcher)
@@ -146,7 +135,6 @@ def test_time_in_which_the_watchers_own_heartbeats_failed_counts_against_nobody(
             with pytest.raises(UnavailableError):
                 watcher.beat()
     beats(time, watcher)
-    # Then
     assert silent.current in leases.live()
     beats(time, watcher, count=5)
     assert silent.current not in leases.live()
@@ -155,16 +143,13 @@ def test_time_in_which_the_watchers_own_heartbeats_failed_counts_against_nobody(
 def test_a_broker_declared_dead_that_wakes_up_drops_what_it_had_and_goes_on_under_a_new_id(
     leases: LeaseStore, time: LeaseTime
 ) -> None:
-    # Given
     lost: list[str] = []
     watcher, sleeper = a_broker(leases, "watcher"), a_broker(leases, "sleeper")
     sleeper.on_lost(lost.append)
     old = sleeper.current
     beats(time, watcher, count=8)
     sure_asleep = sleeper.sure
-    # When
     sleeper.beat()
-    # Then
     assert not sure_asleep
     assert lost == [old]
     assert leases.live().keys() == {watcher.current, sleeper.current}
@@ -174,7 +159,6 @@ def test_a_broker_declared_dead_that_wakes_up_drops_what_it_had_and_goes_on_unde
 def test_a_heartbeat_between_the_look_and_the_sentence_saves_a_broker(
     leases: LeaseStore, time: LeaseTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given
     watcher, other = a_broker(leases, "watcher"), a_broker(leases, "other")
     end = leases.end
 
@@ -183,9 +167,7 @@ def test_a_heartbeat_between_the_look_and_the_sentence_saves_a_broker(
         return end(owner, now, beat=beat, silent=silent)
 
     monkeypatch.setattr(leases, "end", just_in_time)
-    # When
     beats(time, watcher, count=8)
-    # Then
     assert other.current in leases.live()
 
 
@@ -197,13 +179,10 @@ def test_a_broker_alone_with_its_store_ends_all_leases_but_its_own(leases: Lease
 
 
 def test_the_servers_clock_is_measured_and_carried_on(mongo: Any) -> None:
-    # Given
     clock = ServerClock()
     clock.ahead += 3600
     wrong = clock.now()
-    # When
     clock.measure(mongo)
-    # Then
     servers = mongo.admin.command("hello")["localTime"].replace(tzinfo=UTC).timestamp()
     assert abs(clock.now() - servers) < 1.0
     assert wrong - servers > 3000
@@ -212,7 +191,6 @@ def test_the_servers_clock_is_measured_and_carried_on(mongo: Any) -> None:
 def test_a_lost_reply_to_a_lease_leaves_the_broker_without_that_id(
     leases: LeaseStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given
     broker = owners(leases)
     begin = leases.begin
 
@@ -224,8 +202,6 @@ def test_a_lost_reply_to_a_lease_leaves_the_broker_without_that_id(
     with pytest.raises(Unclear):
         broker.use()
     monkeypatch.undo()
-    # When
     owner = broker.use()
-    # Then
     assert len(leases.live()) == 2
     assert broker.own_ids() == [owner]

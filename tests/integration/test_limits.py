@@ -131,14 +131,11 @@ def test_a_job_that_has_ended_makes_room_for_the_next_at_once(rig: LimitsRig) ->
 
 
 def test_a_job_runs_until_its_commit_is_durable(rig: LimitsRig) -> None:
-    # Given
     broker = rig.broker()
     rig.push(broker, 4)
     worker = rig.worker(broker)
-    # When
     broker.line.fault = Fault(Kind.HELD, "delete_many")
     rig.finish(worker, broker, 1)
-    # Then
     assert len(worker.jobs) == 3
     broker.line.let_go(delivered=True)
     rig.passes(0.1)
@@ -165,19 +162,16 @@ def test_a_broker_with_all_permits_asks_nobody_for_them(rig: LimitsRig) -> None:
 
 
 def test_a_broker_that_is_told_of_jobs_and_gets_no_permit_asks_again_later(rig: LimitsRig) -> None:
-    # Given
     one, other = rig.broker(), rig.broker()
     rig.push(one, 10)
     rig.worker(one)
     second = rig.worker(other)
     rig.passes(10.0)
-    # When
     other.line.fault = fault = Fault(Kind.INSIDE_AFTER, "find_one_and_update", times=1000)
     for _ in range(100):
         other.queue.on_ready(0)
         come_to_rest()
     rig.passes(10.0)
-    # Then
     assert second.jobs == []
     assert 10 <= 1000 - fault.times <= 30
 
@@ -191,10 +185,8 @@ def test_permits_that_lie_idle_are_another_brokers_in_a_moment(rig: LimitsRig) -
     assert len(first.in_flight) == 3
     rig.push(other, 2)
     assert second.jobs == []
-    # When
     rig.finish(first, one, 3)
     rig.passes(2.0)
-    # Then
     assert len(first.in_flight) + len(second.in_flight) == 2
     assert sum(rig.permits().values()) <= 3
 
@@ -208,27 +200,22 @@ def test_whoever_waits_for_permits_hears_of_those_that_are_idle(rig: LimitsRig) 
     rig.push(other, 2)
     rig.passes(10.0)
     rig.deaf = False
-    # When
     one.queue.resize(first, 0)
     rig.finish(first, one, 3)  # and a tenth of a second
-    # Then
     assert len(second.in_flight) == 2
 
 
 def test_a_dead_brokers_permits_are_given_back_with_its_jobs(rig: LimitsRig) -> None:
-    # Given
     one, other = rig.broker(), rig.broker()
     rig.push(one, 3)
     rig.worker(one)
     rig.passes(2 * BEAT)
     worker = rig.worker(other)
-    # When
     one.line.dead = True
     rig.passes(2 * LEASE)
     assert worker.jobs == []
     other.sweep()
     rig.passes(2.0)
-    # Then
     assert len(worker.in_flight) == 3
     assert rig.permits() == {other.owners.current: 3}
 
@@ -246,7 +233,6 @@ def test_a_broker_that_stops_leaves_its_permits_to_others_at_once(rig: LimitsRig
 
 
 def test_a_broker_that_was_taken_for_dead_takes_permits_anew(rig: LimitsRig) -> None:
-    # Given
     one, other = rig.broker(), rig.broker()
     rig.push(one, 5)
     former = rig.worker(one)
@@ -259,7 +245,6 @@ def test_a_broker_that_was_taken_for_dead_takes_permits_anew(rig: LimitsRig) -> 
     rig.passes(BEAT)
     new = rig.worker(one)
     rig.passes(BEAT)
-    # Then
     assert former.jobs
     assert rig.reserved() == 3
     assert len({*former.in_flight, *new.in_flight}) == sum(rig.permits().values()) == 3
@@ -273,12 +258,10 @@ def test_permits_of_a_dead_broker_without_jobs_are_given_back_too(rig: LimitsRig
     one.line.fault = Fault(Kind.KILLED_AFTER, "find_one_and_update")
     rig.worker(one)
     assert (rig.permits(), rig.reserved()) == ({one.owners.current: 3}, 0)
-    # When
     worker = rig.worker(other)
     rig.passes(2 * LEASE)
     other.sweep()
     rig.passes(2.0)
-    # Then
     assert len(worker.in_flight) == 3
 
 
@@ -296,7 +279,6 @@ def test_what_is_being_given_back_is_not_used_meanwhile(rig: LimitsRig) -> None:
     rig.push(one, 2)
     rig.push(other, 3)
     second = rig.worker(other)
-    # Then
     assert len(second.in_flight) == 3 == rig.reserved()
     one.line.let_go(delivered=True)
 
@@ -317,7 +299,6 @@ def test_a_claim_that_goes_on_under_a_new_id_needs_new_permits(rig: LimitsRig) -
     one.line.fault = None
     one.beat()
     rig.passes(5.0)
-    # Then
     assert rig.reserved() == 3
 
 
@@ -329,9 +310,7 @@ def test_what_is_inserted_reserved_counts_before_it_is_durable(rig: LimitsRig) -
     rig.finish(worker, broker, 3)
     broker.line.fault = Fault(Kind.HELD, "insert")
     rig.push(broker, 3)
-    # When
     rig.push(broker, 3)
-    # Then
     assert rig.reserved() == 3
     broker.line.let_go(delivered=True)
     rig.passes(1.0)
@@ -347,10 +326,8 @@ def test_a_claim_under_way_counts_as_what_it_may_bring(rig: LimitsRig) -> None:
     one.line.fault = Fault(Kind.HELD, "update_many")
     rig.finish(worker, one, 3)
     assert rig.reserved() == 3
-    # When
     rig.passes(3.0)  # nobody waits for that claim any longer
     rig.push(one, 3)
-    # Then
     assert rig.reserved() == 3
     one.line.let_go(delivered=True)
 
@@ -403,7 +380,6 @@ def test_a_statement_without_an_answer_is_repeated(rig: LimitsRig, kind: Kind) -
 
 def test_what_lands_late_gives_back_no_permit_that_is_used(rig: LimitsRig) -> None:
     """An order to keep none is repeated; its first sending lands when jobs run again."""
-    # Given
     one, other = rig.broker(), rig.broker()
     rig.push(one, 3)
     worker = rig.worker(one)
@@ -412,11 +388,9 @@ def test_what_lands_late_gives_back_no_permit_that_is_used(rig: LimitsRig) -> No
     rig.finish(worker, one, 3)
     rig.passes(5.0)
     assert one.line.late
-    # When
     rig.push(one, 3)
     rig.passes(2.0)
     one.line.land()
-    # Then
     assert rig.permits()[one.owners.current] == 3
     rig.push(other, 3)
     assert rig.worker(other).jobs == []

@@ -65,9 +65,7 @@ def test_each_broker_shows_the_rates_and_workers_of_all(pair: tuple[LoadRig, Loa
     b.turns.busy += 5.0
     come(a, "one")
     come(b, "two")
-    # When
     look(a, b)
-    # Then
     for rig in pair:
         assert rig.mails().rates.pushed == pytest.approx(9.0)
         assert rig.mails().workers == 2

@@ -55,9 +55,7 @@ def test_a_login_at_one_broker_is_one_at_all_and_so_is_a_logout(webs: list[Web])
     assert knows(one, cookie)
     assert knows(other, cookie)
     assert one.post(f"{BASE}/queues/mail/pause", Cookie=staying).status == 200
-
     assert other.post(LOGOUT, Cookie=cookie).status == 200
-
     assert not knows(other, cookie)
     wait_until(lambda: not knows(one, cookie), what="the logout at the other broker")
     assert knows(one, staying)
@@ -68,9 +66,7 @@ def test_a_removed_principal_is_logged_in_nowhere(webs: list[Web], mongo_uri: st
     wait_until(lambda: webs[0].post(LOGIN, {"token": added["token"]}).status == 200, what="the principal")
     cookie = logged_in(webs[0], added["token"])
     wait_until(lambda: knows(webs[1], cookie), what="the principal at the other broker")
-
     users.act(mongo_uri, database, "remove", {"name": "reader", "force": True})
-
     wait_until(lambda: not any(knows(web, cookie) for web in webs), what="the end of the login")
 
 

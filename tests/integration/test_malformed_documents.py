@@ -88,7 +88,6 @@ def insert(store: QueueStore, born: dict[str, Any]) -> None:
 def test_all_good_jobs_are_delivered_and_settled_beside_any_documents(
     store: QueueStore, inspector: Inspector, changes: ChangesAtOnce, drawn: list[Any], limit: int
 ) -> None:
-    # Given
     store.jobs.delete_many({})
     good = some_jobs(6)
     store.push(good[:3], NOW)
@@ -117,7 +116,6 @@ def test_all_good_jobs_are_delivered_and_settled_beside_any_documents(
     store.find([job.id for job in claimed])
     problems = store.commit(claimed)
     changes.redrive("mail", DeadLetters(), NOW + 1)
-    # Then
     assert {job.id for job in claimed} >= set(ids(good))
     assert all(type(job.id) is str for job in claimed)
     assert problems == {}
@@ -132,12 +130,9 @@ def test_all_good_jobs_are_delivered_and_settled_beside_any_documents(
 def test_what_is_set_aside_is_a_dead_letter_that_says_why_and_is_counted(
     store: QueueStore, noticed: list[tuple[str, str]], changes: ChangesAtOnce, value: Any
 ) -> None:
-    # Given
     store.jobs.insert_one(strange(1, GONE, {"backoff": value}))
     store.push([a_job("good")], NOW)
-    # When
     claim = store.reserve(10, NOW, ME)
-    # Then
     assert ids(claim.jobs) == ["good"]
     letter = everything(store)["strange-1"]
     assert letter["state"] == "dead"
@@ -211,10 +206,8 @@ def test_a_holder_without_a_window_keeps_its_dedupe_id_from_nobody(store: QueueS
     ]
     for number, fields in enumerate(documents):
         store.jobs.insert_one(strange(number, ObjectId(), fields))
-    # When
     jobs = [a_job(dedupe=Dedupe(name, 60.0)) for name in "xyzwvut"]
     pushed = store.push(jobs, NOW)
-    # Then
     assert (pushed.refused, pushed.existing) == ({}, [])
     assert store.push([a_job(dedupe=Dedupe("x", 60.0))], NOW).refused
 

@@ -75,12 +75,10 @@ def scrape(web: Web) -> Scrape:
 
 
 def test_a_job_is_counted_from_its_push_to_its_commit(web: Web, jobs: OwnQueue) -> None:
-    # Given
     for _ in range(3):
         jobs.push()
     with Worker(jobs.queue, lambda _job: None, endpoint=jobs.endpoint):
         wait_until(lambda: not ((now := jobs.counts())["reserved"] + now["ready"]), what="the work")
-    # Then
     seen = wait_until(
         lambda: (found := scrape(web)).value("sluicemq_jobs_committed_total", queue=jobs.queue) == 3 and found
     )
@@ -126,13 +124,11 @@ def test_how_the_broker_its_queues_and_its_devices_stand_is_told(web: Web, jobs:
 
 @pytest.mark.full
 def test_streams_count_and_subscriptions_tell_how_far_they_are_behind(web: Web, jobs: OwnQueue) -> None:
-    # Given
     stream = f"stream-{jobs.queue}"
     with Publisher(endpoint=jobs.endpoint) as publisher:
         for _ in range(5):
             publisher.publish(stream, "a", b"message")
     jobs.client.subscriptions.seek(stream, "sums", 2)
-    # Then
     behind = {"stream": stream, "subscription": "sums"}
     seen = wait_until(
         lambda: (
@@ -282,14 +278,11 @@ def test_what_is_written_is_what_prometheus_own_library_would_write(accept: str)
 
 
 def test_the_first_queues_have_histograms_of_their_own_and_the_others_share_one() -> None:
-    # Given
     counters = Counters()
     queues = [QueueCounters(counters, queue=f"queue-{number}") for number in range(MOST_TIMED + 2)]
-    # When
     for queue in queues:
         queue.took(Timing.TIME_AT_WORKER, [0.1])
         queue.took(Timing.TIME_AT_WORKER, [0.2])
-    # Then
     counts = {
         queue: sum(timings[Timing.TIME_AT_WORKER].counts)
         for queue, timings in counters.timings_by_queue.items()
@@ -321,11 +314,9 @@ def test_the_setting_leaves_out_what_is_split_by_queue_and_no_sum(
             name: timings[Timing.TIME_AT_WORKER] for name, timings in counters.timings_by_queue.items()
         }
     }
-    # When
     families = {
         figure.name: figure for figure in metrics.BrokerCollector(figures, lambda: Detail(detail)).collect()
     }
-    # Then
     pushed = families["sluicemq_jobs_pushed"].samples
     assert {job.labels["queue"] for job in pushed} == names | {OTHERS}
     assert sum(job.value for job in pushed) == 2

@@ -289,11 +289,7 @@ ALONE: dict[str, Callable[[TwoBrokers], None]] = {
     },
     **{
         f"claim-{kind.name}": partial(
-            TwoBrokers.a_claim_has_no_answer_beside_jobs_at_work,
-            slot=0,
-            at_work="f",
-            later="f",
-            kind=kind,
+            TwoBrokers.a_claim_has_no_answer_beside_jobs_at_work, slot=0, at_work="f", later="f", kind=kind
         )
         for kind in _UNANSWERED
     },

@@ -48,9 +48,7 @@ def two_brokers_of_tenants(
     documents["queue.mail"].drop()  # with its indexes
 
 
-def test_no_more_of_a_tenant_run_than_may_and_none_is_stuck(
-    two_brokers_of_tenants: type[TwoBrokers],
-) -> None:
+def test_no_more_of_a_tenant_run_than_may_and_none_is_stuck(two_brokers_of_tenants: type[TwoBrokers]) -> None:
     check(two_brokers_of_tenants, 3, 25)
 
 

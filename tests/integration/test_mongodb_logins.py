@@ -45,7 +45,6 @@ def make(users: Database[dict[str, Any]], password: str) -> None:
 def test_a_user_that_is_dropped_and_made_again_is_logged_in_again_and_a_new_password_is_read_by_sighup(
     mongo: TlsMongoDB, users: Database[dict[str, Any]], tmp_path: Path
 ) -> None:
-    # Given
     file = tmp_path / "uri"
     file.touch(0o600)
     file.write_text(mongo.uri(mongo.tls, user=f"{USER}:first@"))
@@ -53,20 +52,16 @@ def test_a_user_that_is_dropped_and_made_again_is_logged_in_again_and_a_new_pass
     with BrokerProcess(config=config) as broker, Producer(endpoint=broker.doors["smq"]) as producer:
         with Client(endpoint=broker.doors["smq"]) as client:
             producer.push("mail", b"before").wait(SECONDS)
-            # When
             users.command("dropUser", USER)
             wait_until(lambda: client.health()["store"] != "ok", SECONDS, "no login")
             make(users, "first")
-            # Then
             producer.push("mail", b"made again").wait(SECONDS)
             wait_until(lambda: client.health()["store"] == "ok", SECONDS, "the login")
-            # When
             users.command("dropUser", USER)
             wait_until(lambda: client.health()["store"] != "ok", SECONDS, "no login")
             make(users, "second")
             file.write_text(mongo.uri(mongo.tls, user=f"{USER}:second@"))
             broker.send_signal(signal.SIGHUP)
-            # Then
             broker.wait_log("SIGHUP: now [broker] mongodb_uri: another one")
             producer.push("mail", b"with another password").wait(SECONDS)
             wait_until(lambda: client.health()["store"] == "ok", SECONDS, "the login")

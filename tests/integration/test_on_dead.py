@@ -79,14 +79,11 @@ def producer(broker: BrokerUnderTest) -> Iterator[Producer]:
 def test_a_rejected_job_goes_to_whoever_works_on_dead_letters_and_says_why_it_is_one(
     client: Client, producer: Producer
 ) -> None:
-    # Given
     producer.push("risky", b"cup", id="a", headers={"colour": "red"}).wait(SECONDS)
     with client.jobs.reserve("risky", 1, SECONDS) as claim:
         claim.jobs[0].reject("it is broken")
-    # When
     with client.jobs.reserve("letters", 1, SECONDS) as claim:
         (letter,) = claim
-        # Then
         assert (letter.id, letter.payload, letter.attempt) == ("a", b"cup", 1)
         assert letter.headers["colour"] == "red"
         told = letter.headers["dead_letter"]
@@ -117,12 +114,10 @@ def test_one_that_another_broker_has_left_goes_there_too(
     for queue in ("risky", "letters"):
         with client.jobs.reserve(queue, 1, SECONDS) as claim:
             (claim.jobs[0].reject if queue == "risky" else claim.commit)()
-    # When
     now = datetime.now(UTC).replace(tzinfo=None)
     left = {"_id": "a", "state": "dead", "priority": 0, "eligible_at": now, "seq": 1, "attempts": 3}
     left |= {"created_at": now, "payload": b"x", "ended_at": now, "errors": []}
     broker.collection("risky").insert_one(left)
-    # Then
     with client.jobs.reserve("letters", 1, SECONDS) as claim:
         assert claim.jobs[0].headers["dead_letter"]["reason"] == ""
         claim.commit()
@@ -190,9 +185,7 @@ def test_one_that_has_gone_on_is_shown_where_it_is_now_and_not_found_where_it_wa
             ask("risky", "a")
 
 
-def test_a_dead_child_among_very_many_dead_letters_is_found_some_of_them_at_a_time(
-    store: QueueStore,
-) -> None:
+def test_a_dead_child_among_very_many_dead_letters_is_found_some_of_them_at_a_time(store: QueueStore) -> None:
     # Given: its broker was killed before it could tell the parent; some died in one millisecond
     looks = looking_at(store, step=2)
     for number, died in enumerate((1, 2, 2, 2, 3, 4, 5)):
@@ -203,10 +196,8 @@ def test_a_dead_child_among_very_many_dead_letters_is_found_some_of_them_at_a_ti
     store.jobs.update_one({"_id": "6"}, {"$set": {"parent": parent}})
     told = []
     for _ in range(4):
-        # When
         looks.round(1.0)
         told.append("told" in stored(store, "6")["parent"])
-    # Then
     assert told == [False, False, True, True]
     # When another one is found out of turn
     store.jobs.update_one({"_id": "0"}, {"$set": {"parent": parent}})
@@ -222,9 +213,7 @@ def test_behind_a_dead_broker_parents_in_a_queue_that_nobody_uses_are_notified(s
     for number, died in enumerate((5, 50)):
         dead = {"state": "dead", "ended_at": date(NOW + died), "parent": parent}
         store.jobs.insert_one({"_id": f"{number}", "seq": number, **dead})
-    # When
     looking_at(store, 1).notify_parents_since(NOW + 49)
-    # Then
     assert ["told" in stored(store, f"{number}")["parent"] for number in range(2)] == [False, True]
 
 
@@ -241,9 +230,7 @@ def test_documents_that_are_no_jobs_keep_no_parent_from_hearing(store: QueueStor
     store.jobs.insert_many([{"_id": f"strange-{number}", **strange} for number in range(300)])
     own = {"queue": "mail", "id": "a", "seq": 9, "by": ""}
     store.jobs.insert_one({"_id": "b", "seq": 1, "state": "dead", "ended_at": date(NOW + 1), "parent": own})
-    # When
     looking_at(store, step=1000).round(1.0)
-    # Then
     assert stored(store, "b")["parent"]["told"]
 
 
@@ -327,10 +314,8 @@ def test_one_of_which_its_parent_heard_only_long_after_it_died_goes_there_in_its
     died = date(NOW - 3600)
     letter |= {"state": "dead", "eligible_at": died, "created_at": died, "ended_at": died, "parent": parent}
     store.jobs.insert_one(letter)
-    # When
     for _ in range(32):
         broker.round()
-    # Then
     assert [document["_id"] for document in documents["queue.letters"].find()] == ["b"]
     assert store.jobs.find_one({"_id": "b", "state": "dead"}) is None
     broker.line.dead = True

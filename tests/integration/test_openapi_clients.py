@@ -43,13 +43,11 @@ def test_a_typescript_program_lists_queues_redrives_and_follows(
         jobs.push(payload)
         jobs.take().reject("no use")
     wait_until(lambda: jobs.counts()["dead"] == 2, what="the deaths")
-    # When
     address = f"http://{shared_broker.process.http}"
     told = subprocess.run(
         ["node", "program.js", address, TOKEN, jobs.queue],
         cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT, check=True,
     )  # fmt: skip
-    # Then
     found = json.loads(told.stdout)
     assert (found["before"], found["moved"], found["after"]) == (2, 2, 0)
     assert (found["refused"], bool(found["first"])) == ("NOT_FOUND", True)

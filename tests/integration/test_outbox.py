@@ -83,7 +83,6 @@ def test_a_transaction_that_is_aborted_leaves_no_job(carrier: BrokerProcess, sho
         raise ZeroDivisionError
     with transaction(shop) as session:
         kept = outbox.push(session, "mail", b"kept", database=shop.name)
-
     with Client(endpoint=carrier.doors["smq"]) as client:
         assert [job.id for job in take(client, "mail")] == [kept]  # the other one would be before it
     assert shop[OUTBOX].count_documents({"refused": None}) == 0
@@ -109,7 +108,6 @@ def test_posts_are_found_that_were_written_while_no_broker_ran(carrier: BrokerPr
     with transaction(shop) as session:
         waited = outbox.push(session, "mail", b"waited", database=shop.name)
     carrier.restart()
-
     with Client(endpoint=carrier.doors["smq"]) as client:
         assert [job.id for job in take(client, "mail")] == [waited]
 
@@ -122,7 +120,6 @@ def test_a_post_by_hand_of_which_no_job_can_be_made_says_why_and_keeps_none_wait
         {"_id": ObjectId(), "queue": "mail", "payload": b"x", "headers": {"priority": 1000}},
     ]
     shop[OUTBOX].insert_many([*bad, {"_id": ObjectId(), "queue": "mail", "payload": "grüße"}])
-
     with Client(endpoint=carrier.doors["smq"]) as client:
         assert [job.payload for job in take(client, "mail")] == ["grüße".encode()]
         wait_until(lambda: client.counters().counters.get("unposted") == 2, what="the refusals")
@@ -133,7 +130,6 @@ def test_a_post_by_hand_of_which_no_job_can_be_made_says_why_and_keeps_none_wait
 def test_a_full_queue_gets_its_posts_when_it_has_room(carrier: BrokerProcess, shop: Shop) -> None:
     with transaction(shop) as session:
         pushed = [outbox.push(session, "narrow", b"x", database=shop.name) for _ in range(3)]
-
     with Client(endpoint=carrier.doors["smq"]) as client:
         for post in pushed:
             assert [job.id for job in take(client, "narrow")] == [post]

@@ -43,16 +43,13 @@ def packs(jobs: OwnQueue) -> int:
 
 
 def test_a_burst_without_workers_lies_in_packs_and_is_drained_in_order(jobs: OwnQueue) -> None:
-    # Given
     for receipt in jobs.producer.push_many(jobs.queue, payloads()):
         receipt.wait(60)
     assert 0 < packs(jobs) <= jobs.collection.count_documents({}) < MANY / 4
     wait_until(lambda: jobs.counts()["ready"] == MANY, 60, "the count")
-    # When
     done: list[bytes] = []
     with Worker(jobs.queue, lambda job: done.append(job.payload), endpoint=jobs.endpoint, prefetch=256):
         wait_until(lambda: jobs.collection.find_one() is None, 60, "all done")
-    # Then
     assert done == payloads()
 
 
@@ -84,15 +81,12 @@ def test_a_burst_beside_workers_is_done_once_and_each_hundredth_job_fails_alone(
 
 
 def test_a_pack_that_a_worker_leaves_half_done_goes_on_with_the_next_one(jobs: OwnQueue) -> None:
-    # Given
     for receipt in jobs.producer.push_many(jobs.queue, payloads(100)):
         receipt.wait(60)
-    # When
     with jobs.client.jobs.reserve(jobs.queue, 40, 60) as claim:
         first = [job.payload for job in claim]
         for job in claim.jobs[:30]:
             job.commit()
-    # Then
     rest: set[bytes] = set()
     with Worker(jobs.queue, lambda job: rest.add(job.payload), endpoint=jobs.endpoint):
         wait_until(lambda: jobs.collection.find_one() is None, 60, "all done")
@@ -103,7 +97,6 @@ def test_a_pack_that_a_worker_leaves_half_done_goes_on_with_the_next_one(jobs: O
 def test_a_job_that_a_transaction_ends_is_done_at_its_first_attempt(
     jobs: OwnQueue, mongo: MongoClient[dict[str, Any]], database: str, again: str
 ) -> None:
-    # Given
     paid = mongo[database].create_collection("paid")
     tries: Counter[str] = Counter()
 
@@ -120,13 +113,11 @@ def test_a_job_that_a_transaction_ends_is_done_at_its_first_attempt(
                 with session.start_transaction():
                     pay(job, session)
 
-    # When
     for receipt in jobs.producer.push_many(jobs.queue, payloads(40)):
         receipt.wait(60)
     assert packs(jobs) == 1
     with Worker(jobs.queue, handle, endpoint=jobs.endpoint):
         wait_until(lambda: jobs.collection.find_one() is None, 60, "all done")
-    # Then
     assert [row["attempt"] for row in paid.find()] == [1] * 40
     assert set(tries.values()) == {1 if again == "transaction" else 2}
 
@@ -188,10 +179,8 @@ def test_slow_workers_at_two_brokers_are_all_busy_until_a_burst_is_done(
     ):
         for receipt in jobs.producer.push_many(jobs.queue, payloads(300)):
             receipt.wait(60)
-        # When
         for endpoint in (jobs.endpoint, *4 * [other.doors["smq"]]):
             workers.enter_context(Worker(jobs.queue, handle, endpoint=endpoint, prefetch=1))
-        # Then
         for _ in range(300 // 5):
             for number in range(5):
                 assert begun.acquire(timeout=60), f"{5 - number} workers are idle, {len(done)} jobs are done"

@@ -226,12 +226,10 @@ def test_a_verb_is_forbidden_without_its_action_and_needs_no_other(
 ) -> None:
     action = NEEDED[verb].action
     fields = SAID.get(verb, VERBS[verb].fields)
-
     many.permit(all_but(action))
     without = outcome(many.smq_of().ask(verb, *fields))
     many.permit(f"{action}=*" if action else "none")
     with_it = outcome(many.smq_of().ask(verb, *fields))
-
     assert without == (FORBIDDEN if action else with_it)
     assert with_it != FORBIDDEN
 
@@ -319,7 +317,6 @@ def test_a_permission_is_for_names_that_match(
     many: Many, eve: Smq, verb: bytes, fields: tuple[Any, ...]
 ) -> None:
     many.permit(" ".join(f"{granted}=mail.*,news" for granted in Action))
-
     assert outcome(eve.ask(verb, *fields)) == FORBIDDEN
     assert outcome(eve.ask(verb, "x" * 60_000, *fields[1:])) == FORBIDDEN
     assert outcome(eve.ask(verb, None, *fields[1:])) == FORBIDDEN
@@ -611,7 +608,6 @@ def test_a_push_that_makes_a_queue_needs_create(many: Many, eve: Smq, queue: str
 def test_a_queue_that_another_broker_has_made_needs_no_create(many: Many, eve: Smq, queue: str) -> None:
     many.permit("push=*")
     many.make(queue)
-
     wait_until(lambda: eve.ask(wire.PUSH, queue, [[None, b"x", None]]).verb == wire.OK)
 
 
@@ -682,9 +678,7 @@ def test_a_verdict_at_a_commit_door_is_that_of_who_gives_it(many: Many, queue: s
     worker, commits = many.of(zmq.PULL, doors["backend"], "bob"), many.of(zmq.PUSH, doors["commit"])
     many.push_one("mail", b"x", queue)
     receipt, _ = receive(worker)
-
     commits.send_multipart([b"FORWARD", receipt, queue.encode()])
-
     receive(worker)
     assert many.document("mail", _id=queue)["errors"][-1]["reason"].startswith("FORBIDDEN: eve may not push")
     many.operator.ask(wire.PURGE, "mail", "ready")
@@ -719,7 +713,6 @@ def test_an_unreadable_push_is_kept_only_where_its_sender_may_push(many: Many, q
     many.document(queue, payload=b"readable")
     many.permit("push=mail")
     producer.send_multipart([b"", b"{", b"may " + queue.encode()])
-
     assert many.document("mail", payload=b"may " + queue.encode())["pushed_by"] == "eve"
     assert many.collection("mail").find_one({"payload": b"may not " + queue.encode()}) is None
 
@@ -786,9 +779,7 @@ def test_who_may_do_nothing_at_a_door_is_cut(
 ) -> None:
     before = many.counter("connections_cut"), many.counter("forbidden")
     many.permit(all_but(action))
-
     many.of(kind, many.device(number)[end], reconnect_ivl=RARELY)
-
     wait_until(lambda: many.counter("connections_cut") == before[0] + 1)
     assert many.counter("forbidden") == before[1] + 1
     wait_until(lambda: logged(many, "eve").endswith((f": {action}", f": {action} {queue_of(number)}")))
@@ -826,9 +817,7 @@ def test_a_plain_worker_that_may_no_longer_work_gets_no_more_jobs(many: Many, nu
     many.permit(f"work={queue}")
     worker = many.of(kind, doors["backend"], reconnect_ivl=RARELY)
     wait_until(lambda: many.workers(queue) == 1)
-
     many.permit(f"read={queue}")
-
     wait_until(lambda: many.workers(queue) == 0)
     many.push_one(queue, b"later")
     assert b"later" not in drained(worker)
@@ -840,9 +829,7 @@ def test_a_session_that_may_no_longer_work_is_cut_and_its_job_goes_to_another(
 ) -> None:
     many.permit(f"work={queue}")
     reserved(many, eve, queue)
-
     many.permit("none")
-
     assert outcome(many.operator.ask(wire.READY, queue, 1)) == "OK"
     assert many.operator.delivery()[0][1] == "job"
     many.operator.ask(wire.BYE)
@@ -855,9 +842,7 @@ def test_a_reader_that_waits_gets_nothing_that_it_may_no_longer_read(
     many.permit(f"subscribe={queue}")
     eve.plain.send_multipart(wire.encode(wire.READ, 77, queue, {"after": 1, "wait": 60.0}))
     eve.ask(wire.PING)
-
     many.permit("none")  # it is answered at once, not when there is a message
-
     assert outcome(eve.answer(77)) == FORBIDDEN
 
 
@@ -899,7 +884,6 @@ def test_who_pushed_a_job_hears_its_result_and_no_other(many: Many, eve: Smq, qu
     for _ in range(2):
         receipt = worker.delivery()[0][0]
         worker.ask(wire.SETTLE, [[receipt, wire.COMMIT, b"result", None]])
-    # Then
     assert eve.answer(77).fields == [b"result"]
     worker.ask(wire.BYE)
     # And so does the library
@@ -918,9 +902,7 @@ def test_who_holds_a_subscription_that_it_may_no_longer_read_is_cut_and_another_
     many.permit(f"subscribe={queue}")
     assert outcome(eve.ask(wire.HOLD, queue, "sums", "update", {})) == "OK"
     before = many.counter("connections_cut")
-
     many.permit("push=*")
-
     wait_until(lambda: many.counter("connections_cut") == before + 1)
     wait_until(lambda: outcome(many.operator.ask(wire.HOLD, queue, "sums", "update", {})) == "OK")
 
@@ -931,9 +913,7 @@ def test_who_waits_for_a_result_that_it_may_no_longer_read_is_cut(many: Many, ev
     eve.plain.send_multipart(wire.encode(wire.RESULT, 77, queue, "job", 60.0))
     eve.ask(wire.PING)
     before = many.counter("connections_cut")
-
     many.permit("none")
-
     wait_until(lambda: many.counter("connections_cut") == before + 1)
 
 
@@ -1015,7 +995,6 @@ def test_a_job_keeps_its_tenant_when_a_worker_of_no_tenant_forwards_it(
     eve.ask(wire.READY, queue, 1)
     ((receipt, *_),) = eve.delivery()
     eve.ask(wire.SETTLE, [[receipt, wire.FORWARD, None, None, [f"{queue}-on", None, None]]])
-
     assert many.document(f"{queue}-on")["tenant"] == "first"
 
 
@@ -1025,14 +1004,12 @@ def test_a_dead_letter_says_whose_job_it_was(many: Many, eve: Smq, queue: str) -
     eve.ask(wire.READY, queue, 1)
     ((receipt, *_),) = eve.delivery()
     eve.ask(wire.SETTLE, [[receipt, wire.REJECT, "no", None]])
-
     assert many.document(queue, state="dead")["pushed_by"] == "eve"
     assert many.operator.ask(wire.PEEK, queue, "dead", 1).fields[0][0]["pushed_by"] == "eve"
 
 
 def test_jobs_of_clients_without_a_name_have_no_field_for_it(many: Many, queue: str) -> None:
     many.push_one(queue)
-
     assert "pushed_by" not in many.document(queue)
 
 
@@ -1045,7 +1022,6 @@ def test_a_flood_of_refusals_of_one_does_not_hide_those_of_another(many: Many, e
         eve.ask(wire.PEEK, queue, "ready", 1)
         if number == 1:
             bob.ask(wire.PEEK, f"{queue}-of-bob", "ready", 1)
-
     many.process.wait_log("forbidden: bob from tcp://127.0.0.1:")
     assert f"read {queue}-of-bob" in many.process.log_text()
     assert many.counter("forbidden") == before + 51

@@ -287,11 +287,7 @@ def principals(place: Place, operator: KeyPair) -> dict[str, str]:
 def answers(place: Place, clerk: tuple[str, str]) -> dict[str, str]:
     """Answers of all paths, to callers with right and wrong tokens, cookies and passwords."""
     planted, web, (password, token) = place.planted, place.web, clerk
-    bearers = {
-        "right": token,
-        "wrong": planted.new("wrong token"),
-        "none": "",
-    }
+    bearers = {"right": token, "wrong": planted.new("wrong token"), "none": ""}
     cookie = logged_in(place, {"user": "clerk", "password": password})
     wrong = planted.new("wrong password of a login"), planted.new("wrong token of a login")
     failed = [

@@ -66,7 +66,6 @@ def test_a_principal_is_read_as_it_was_put(store: PrincipalStore) -> None:
 def test_no_secret_is_stored(store: PrincipalStore, documents: Database[dict[str, Any]]) -> None:
     """A token is there as its hash alone."""
     put(store, replace(OWNER, keys=(token_of("a secret token"),)))
-
     assert "a secret token" not in str(list(documents["principals"].find()))
 
 
@@ -89,10 +88,8 @@ def test_changes_and_removals_are_found_behind_a_revision(store: PrincipalStore)
 def test_one_key_stands_for_one_principal(store: PrincipalStore) -> None:
     """Also at two brokers that have not heard of each other's; a key of a removed one is free."""
     put(store, OWNER)
-
     with pytest.raises(BadFramesError, match="another principal has this key"):
         put(store, replace(OWNER, name="thief"))
-
     assert [record.name for record in store.read()] == ["owner"]
     put(store, PrincipalRecord(name="a"))
     put(store, PrincipalRecord(name="b"))  # without keys
@@ -153,7 +150,6 @@ def test_a_damaged_document_is_nobody(store: PrincipalStore, documents: Database
     put(store, OWNER)
     put(store, replace(OWNER, name="b", keys=()))
     documents["principals"].update_one({"_id": "owner"}, {"$set": {"permissions": "everything", "keys": 7}})
-
     assert [(record.name, record.keys, record.operates) for record in store.read()] == [
         ("owner", (), False),
         ("b", (), False),
@@ -181,7 +177,6 @@ def test_a_document_with_a_wrong_value_is_nobody(
 ) -> None:
     put(store, OWNER)
     documents["principals"].update_one({"_id": "owner"}, {"$set": damage})
-
     assert [(record.keys, record.operates) for record in store.read()] == [((), False)]
 
 
@@ -198,10 +193,8 @@ def test_a_document_that_no_principal_can_be_keeps_no_other_from_being_read(
     documents["principals"].insert_one({**stored, "_id": name, "keys": [], "revision": 2})
     documents["principals"].update_one({"_id": ""}, {"$set": {"last": 2}})
     remove(store, "owner")
-    # When
     records = list(store.read(1))
     known.use_stored(records)
-    # Then
     assert [record.revision for record in records] == [2, 3]
     assert known.records() == []
 
@@ -276,7 +269,6 @@ def test_principals_are_changed_without_a_broker(recovered: tuple[str, str]) -> 
 def test_a_change_that_conflicts_again_and_again_is_repeated_for_its_caller(
     store: PrincipalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given
     replace_one, tried = Collection.replace_one, list[int]()
 
     def conflicts(self: Any, *arguments: Any, **options: Any) -> Any:
@@ -287,9 +279,7 @@ def test_a_change_that_conflicts_again_and_again_is_repeated_for_its_caller(
         return replace_one(self, *arguments, **options)
 
     monkeypatch.setattr(Collection, "replace_one", conflicts)
-    # When
     put(store, OWNER)
-    # Then
     found = store.one("owner")
     assert found
     assert found.keys == OWNER.keys

@@ -52,7 +52,6 @@ def test_each_reply_to_a_probing_req_is_that_of_its_own_question(broker: BrokerU
     doors = broker.take("ask")
     worker = broker.socket(zmq.REP, doors.back)
     asker = probing(broker, zmq.REQ, doors.front)
-
     for question in (b"first", b"second", b"third"):
         asker.send(question)
         worker.send(receive(worker)[0].upper())
@@ -63,10 +62,8 @@ def test_a_probing_dealer_gets_its_answers_and_nothing_else(broker: BrokerUnderT
     doors = broker.take("ask")
     worker = broker.socket(zmq.REP, doors.back)
     asker = probing(broker, zmq.DEALER, doors.front)
-
     asker.send_multipart([b"1", b"", b"question"])
     worker.send(receive(worker)[0].upper())
-
     assert receive(asker) == [b"1", b"", b"QUESTION"]
 
 
@@ -86,9 +83,7 @@ def test_each_answer_to_a_probing_asker_of_the_replay_door_is_that_of_its_own_qu
 
 def test_a_probing_client_of_the_library_s_door_is_greeted(broker: BrokerUnderTest) -> None:
     dealer = probing(broker, zmq.DEALER, broker.doors["smq"])
-
     dealer.send_multipart(wire.encode(wire.PING, 7))
-
     assert wire.decode(receive(dealer)) == (wire.OK, 7, [None])
 
 
@@ -100,10 +95,8 @@ def test_a_probing_worker_has_not_answered_the_job_that_it_is_sent(
     asker = broker.socket(zmq.REQ, doors.front)
     asker.send(b"question")
     broker.await_count(doors.queue, "ready", 1)
-
     worker = probing(broker, kind, doors.back)
     job = receive(worker)
     worker.send_multipart([*job[:-1], b"answer"])
-
     assert job[-1] == b"question"
     assert receive(asker) == [b"answer"]

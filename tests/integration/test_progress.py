@@ -31,7 +31,6 @@ def refusal(jobs: OwnQueue, job_id: str) -> str:
 
 
 def test_what_a_handler_says_last_is_shown_and_told_to_who_asks_for_the_result(jobs: OwnQueue) -> None:
-    # Given
     go_on = threading.Event()
 
     def handle(job: Job) -> bytes:
@@ -42,7 +41,6 @@ def test_what_a_handler_says_last_is_shown_and_told_to_who_asks_for_the_result(j
 
     job_id = jobs.push(b"x", keep_done=60)
     with Worker(jobs.queue, handle, endpoint=jobs.endpoint):
-        # Then
         expected = {"done": 7, "total": 10, "note": "page 7", "attempt": 1}
         wait_until(lambda: progress(jobs, job_id) == expected, what="the newest")
         # A result is told of what a majority has, a moment later

@@ -33,7 +33,6 @@ def broker(mongo_uri: str, database: str) -> Iterator[QueueOnlyBroker]:
 
 
 def test_a_broker_without_parts_takes_jobs_works_them_off_and_stops(broker: QueueOnlyBroker) -> None:
-    # When
     done: list[bytes] = []
     endpoint = broker.doors["smq"]
     with (
@@ -45,7 +44,6 @@ def test_a_broker_without_parts_takes_jobs_works_them_off_and_stops(broker: Queu
         wait_until(lambda: len(done) == 3, what="the work")
     web = Web(broker.http)
     answers = {path: web.get(path) for path in ("/healthz", "/readyz", "/metrics", "/api/v1/queues")}
-    # Then
     assert sorted(done) == [b"a", b"b", b"c"]
     assert {path: answer.status for path, answer in answers.items()} == dict.fromkeys(answers, 200)
     assert "sluicemq_jobs_pushed_total" in answers["/metrics"].body.decode()

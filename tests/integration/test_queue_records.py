@@ -156,7 +156,6 @@ def test_a_removal_is_found_by_each_broker_once(reader: Reader, documents: Datab
     reader.store.change("a", pausing("delivery"), NOW)
     # When the other was away for a while, and one is new
     other.time.value += 7200.0
-    # Then
     assert (reader.found(), other.found(), Reader(documents).found()) == (
         {"a": True}, {"a": True}, {"a": False},
     )  # fmt: skip
@@ -183,7 +182,6 @@ def test_while_older_brokers_may_be_there_all_is_read_and_nothing_is_left_that_t
     # When a broker of the last schema resumes one and pauses another, as it did
     queues.update_one({"_id": "a"}, {"$pull": {"paused": "intake"}})
     queues.update_one({"_id": "b"}, {"$addToSet": {"paused": "intake"}}, upsert=True)
-    # Then
     assert reader.found() == {"a": False, "b": False}
     assert (reader.paused("a"), reader.paused("b")) == (set(), {"intake"})
     assert reader.found() == {}
@@ -203,9 +201,7 @@ def test_behind_an_upgrade_the_last_changes_of_older_brokers_are_found(
     # Given changes without a revision that came just before the upgrade, or at a broker that has not seen it
     queues.update_one({"_id": "b"}, {"$addToSet": {"paused": "intake"}}, upsert=True)
     queues.delete_one({"_id": "a"})
-    # When
     reader.schema = 3
-    # Then
     assert reader.found() == {"a": False, "b": False}
     # And a minute later only what has changed is read
     reader.time.value += 120.0
@@ -257,11 +253,9 @@ def test_a_look_that_began_before_an_order_does_not_undo_it(
     monkeypatch.setattr(reader.store, "read", slowly)
     look = gevent.spawn(reader.records.read)
     go_on()
-    # When
     reader.store.change("a", pausing("intake"), NOW)
     order = gevent.spawn(reader.records.read)
     go_on()
     held.set()
     gevent.joinall([look, order], timeout=60, raise_error=True)
-    # Then
     assert reader.paused("a") == {"intake"}

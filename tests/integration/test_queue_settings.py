@@ -68,9 +68,7 @@ def pair(brokers: list[BrokerProcess]) -> Iterator[Pair]:
 
 
 def test_what_is_set_at_one_broker_holds_at_the_other_and_over_restarts(pair: Pair) -> None:
-    # When
     rows = pair.here.set_settings(pair.name, {"max_attempts": 1, "priority": "7"})
-    # Then
     assert rows == [
         {"key": "max_attempts", "value": 1, "source": "mongodb", "file": 7},
         {"key": "priority", "value": 7, "source": "mongodb", "file": 0},
@@ -85,7 +83,6 @@ def test_what_is_set_at_one_broker_holds_at_the_other_and_over_restarts(pair: Pa
     assert pair.brokers[1].terminate() == 0
     pair.brokers[1].restart()
     pair.elsewhere = Client(timeout=TIMEOUT, endpoint=pair.brokers[1].doors["smq"])
-    # Then
     assert pair.source("max_attempts", pair.elsewhere) == (1, "mongodb")
     # When it is taken back
     [row] = pair.elsewhere.unset_settings(pair.name, ["max_attempts"])

@@ -55,17 +55,14 @@ def server() -> Iterator[Server]:
 
 
 def test_who_waits_for_a_job_of_a_removed_queue_is_told_and_nothing_of_it_is_held(queues: Queues) -> None:
-    # Given
     queue, told = queues.open("mail"), list[Any]()
     queue.results.wait("a", told.append)
     queue.results.stored(["a"], [])
     staged = a_job("a", owner="owner-1")
     queue.scheduler.reservations.add([staged])
     queue.scheduler.staging.add([staged])
-    # When
     queues.removed(queue)
     queues.let_go_removed()
-    # Then
     assert [type(event) for event in told] == [NotFoundError]
     assert not queue.held
     assert queue.scheduler.staging.clear() == []
@@ -81,7 +78,6 @@ def test_a_job_that_came_while_its_queue_was_removed_is_held_until_its_worker_ha
     queue.intake.push(Push([a_job("a"), a_job("b")], lambda *_: None))
     deadline.begin(60.0)
     assert deadline.until(lambda: bool(worker.jobs) and not queue.busy)
-    # When
     queues.removed(queue)
     queues.let_go_removed()
     # Then no audit gives it to another
@@ -108,27 +104,23 @@ def test_a_queue_that_was_removed_beside_a_verdict_is_known_until_that_is_durabl
     go_on()
     queue.settling.worker_gone(worker)
     queue.store.jobs.drop()
-    # When
     queues.removed(queue)
     queues.let_go_removed()
     early = queues.known("mail")
     held.set()
     assert deadline.until(lambda: not queue.busy)
     queues.let_go_removed()
-    # Then
     assert (early, told) == (queue, [{}])
     assert queues.known("mail") is None
 
 
 def test_a_queue_that_was_removed_and_pushed_to_is_known_still(queues: Queues) -> None:
-    # Given
     queue, stored, deadline = queues.open("mail"), list[Any](), Deadline()
     queue.store.jobs.drop()
     queues.removed(queue)
     queue.intake.push(Push([a_job("a")], lambda *told: stored.append(told)))
     deadline.begin(60.0)
     assert deadline.until(lambda: bool(stored) and not queue.busy)
-    # When
     queues.let_go_removed()
     # Then it is the same, with its indexes
     assert queues.known("mail") is queue
@@ -137,17 +129,14 @@ def test_a_queue_that_was_removed_and_pushed_to_is_known_still(queues: Queues) -
 
 @pytest.mark.parametrize("used", ["by a worker", "by the configuration"])
 def test_a_queue_that_is_used_is_there_anew_when_it_was_removed(queues: Queues, used: str) -> None:
-    # Given
     queue = queues.open("mail")
     queue.store.jobs.drop()
     if used == "by a worker":
         queue.attach(FakeWorker())
     else:
         queues.reconfigure(replace(Config.default(), queues={"mail": QueueSettings()}))
-    # When
     queues.removed(queue)
     queues.let_go_removed()
-    # Then
     assert queues.known("mail") is queue
     assert {READY_INDEX, DEDUPE_INDEX} <= queue.store.jobs.index_information().keys()
 
@@ -167,22 +156,18 @@ def test_a_deletion_whose_end_has_failed_spares_what_was_pushed_since(
     assert deadline.until(lambda: bool(stored))
     # When it is gone on with
     assert list(deletion.pages()) == [0]
-    # Then
     assert queue.store.find(["a"]).keys() == {"a"}
 
 
 def test_while_older_brokers_may_be_there_a_deletion_is_none_of_their_business(
     documents: Database[dict[str, Any]], queues: Queues
 ) -> None:
-    # Given
     queues.context.schema.number = 2
     queue, told = queues.open("mail"), list[Any]()
     queues.pause(queue, wire.INTAKE)
     queue.results.wait("a", told.append)
     queue.results.stored(["a"], [])
-    # When
     assert list(Delete(queues, queues.context, queue, NOW).pages()) == [0]
-    # Then
     assert [document["_id"] for document in documents["queues"].find()] == [""]
     assert ([type(event) for event in told], list(queues)) == ([NotFoundError], [])
 
@@ -191,9 +176,7 @@ def test_an_order_to_delete_a_queue_that_another_one_has_deleted_meanwhile_finds
     # Given two orders
     queue = queues.open("mail")
     first, second = (Delete(queues, queues.context, queue, NOW) for _ in range(2))
-    # When
     assert list(first.pages()) == [0]
-    # Then
     with pytest.raises(NotFoundError):
         next(second.pages())
 
@@ -213,7 +196,6 @@ def test_an_insert_that_lands_after_the_removal_has_its_indexes_at_once(queues: 
         queue.intake.push(Push([a_job("a")], lambda *told: stored.append(told)))
         deadline.begin(60.0)
         assert deadline.until(lambda: bool(stored))
-    # Then
     assert {READY_INDEX, DEDUPE_INDEX} <= queue.store.jobs.index_information().keys()
     assert queue.store.find(["a"]).keys() == {"a"}
 
@@ -226,13 +208,11 @@ def test_a_queue_whose_deletion_has_failed_is_looked_at_as_ever(
     queue.results.wait("a", told.append)
     deletion = Delete(queues, queues.context, queue, NOW)
     monkeypatch.setattr(Removals, "dropping", failing)
-    # When
     with pytest.raises(UnavailableError):
         next(deletion.pages())
     queues.let_go_removed()
     queue.store.jobs.drop()  # nobody knows whether it was
     queue.store.prepare()
-    # Then
     assert (queues.known("mail"), told) == (queue, [])
     assert DEDUPE_INDEX in queue.store.jobs.index_information()
 
@@ -257,13 +237,11 @@ def test_a_search_waits_for_what_is_on_its_way_back(queues: Queues, monkeypatch:
     queue, held = queues.open("mail"), Held()
     monkeypatch.setattr(queue.store, "release", held)
     queue.settling.release([a_job("a", owner="owner-1")])
-    # When
     searching = gevent.spawn(queue.search, lambda: False, 60.0)
     go_on()
     early = searching.ready()
     held.set()
     searching.join(60.0)
-    # Then
     assert (early, searching.ready()) == (False, True)
 
 
@@ -271,7 +249,6 @@ def test_a_search_waits_for_what_is_on_its_way_back(queues: Queues, monkeypatch:
 def test_a_queue_that_can_not_be_counted_is_listed_with_the_reason_beside_the_others(
     queues: Queues, monkeypatch: pytest.MonkeyPatch, fault: Exception
 ) -> None:
-    # Given
     for name in ("good", "sick"):
         queues.open(name).store.prepare()
     count = Inspector.counts
@@ -283,9 +260,7 @@ def test_a_queue_that_can_not_be_counted_is_listed_with_the_reason_beside_the_ot
 
     monkeypatch.setattr(Inspector, "counts", counts)
     monkeypatch.setattr(Inspector, "small_counts", lambda *_: {})  # each is counted by itself
-    # When
     rows = {row.name: row for row in Census(queues, queues.context).all()}
-    # Then
     assert rows["good"].error is None
     assert "queue 'sick' can't be counted" in str(rows["sick"].error)
 
@@ -293,17 +268,14 @@ def test_a_queue_that_can_not_be_counted_is_listed_with_the_reason_beside_the_ot
 def test_a_queue_that_fails_costs_the_others_nothing(
     server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # Given
     queues = server._jobs.queues
     failing, others = queues.open("failing"), [queues.open(name) for name in ("b", "c")]
     ticked: list[str] = []
     monkeypatch.setattr(failing, "tick", lambda: 1 / 0)
     for queue in others:
         monkeypatch.setattr(queue, "tick", lambda name=queue.name: ticked.append(name))
-    # When
     with caplog.at_level(logging.ERROR, "broker"):
         server._jobs.tick()
-    # Then
     assert ticked == ["b", "c"]
     assert "queue failing failed" in caplog.text
 
@@ -337,22 +309,15 @@ def test_what_was_popped_and_could_not_be_sent_is_ready_again_also_where_it_is_k
     queue, deadline, counters = queues.open("mail"), Deadline(), queues.context.counters
     device = SimpleNamespace(envelope="payload")
     backend: Any = SimpleNamespace(
-        sent=0,
-        queue=queue,
-        prefetch=1,
-        marks=Marks(9, 2**20),
-        counters=counters,
-        settings=device,
+        sent=0, queue=queue, prefetch=1, marks=Marks(9, 2**20), counters=counters, settings=device
     )
     worker = PopWorker(backend, LaneThatFills(counters))  # type: ignore[arg-type]
     queue.attach(worker)
     queue.intake.push(Push([a_job("a", b"payload", **settings)], lambda *_: None))
     deadline.begin(60.0)
     assert deadline.until(lambda: bool(worker._popped))
-    # When
     worker.gone = True
     worker._closed()
-    # Then
     assert deadline.until(lambda: not queue.busy)
     [stored] = queue.store.jobs.find()
     expected = {"_id": "a", "state": "ready", "payload": b"payload", "attempts": 0}
@@ -372,10 +337,8 @@ def test_what_a_pop_that_ends_late_pushes_anew_is_waited_for(
 
     monkeypatch.setattr(queue.settling._pops, "_write", pushes_anew)
     queue.settling._pops.add(([], lambda _gone: None))
-    # When
     gevent.spawn_later(0.05, ending.set)
     deadline.begin(60.0)
-    # Then
     assert deadline.until(lambda: not queue.busy)
     assert documents[collection("mail")].count_documents({"_id": "again"}) == 1
 
@@ -383,12 +346,9 @@ def test_what_a_pop_that_ends_late_pushes_anew_is_waited_for(
 def test_a_queue_that_is_opened_after_it_was_paused_elsewhere_is_paused_from_its_first_moment(
     documents: Database[dict[str, Any]], queues: Queues
 ) -> None:
-    # Given
     elsewhere = Queues(Config.default(), queues.context, lambda _name: documents, a_maker())
     elsewhere.pause(elsewhere.open("mail"), wire.INTAKE)
-    # When
     queues.follow_records()
-    # Then
     assert queues.open("mail").paused == {"intake"}
     with pytest.raises(PausedError):
         queues.for_push("mail", by="a test", caller=ANYBODY).capacity.admit()

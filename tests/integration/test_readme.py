@@ -92,14 +92,7 @@ def test_sample_tests_of_the_page_pass(tmp_path: Path, test: str, passed: int) -
     (tmp_path / "shop.py").write_text(block("testing shop"))
     (tmp_path / "test_shop.py").write_text(block(test))
     (tmp_path / "pytest.ini").write_text(block("testing ini"))
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{passed} passed" in done.stdout
@@ -185,10 +178,7 @@ def test_the_example_of_tasks_prints_what_it_says(broker: BrokerProcess) -> None
     [
         (
             "moved from celery",
-            [
-                "ann@example.org: Ann has paid 29",
-                "['ann@example.org: 1 euros', 'ann@example.org: 2 euros']",
-            ],
+            ["ann@example.org: Ann has paid 29", "['ann@example.org: 1 euros', 'ann@example.org: 2 euros']"],
         ),
         ("moved from dramatiq", ["dog.jpg is 80 wide"]),
         ("moved from rq", ["sent to ann@example.org"]),
@@ -392,7 +382,6 @@ def test_the_first_broker_that_leaves_its_host_and_its_first_client(
             ping = 'SLUICEMQ_SERVER_KEY="$(sluicemq key show broker.key)" sluicemq ping --wait 60'
             subprocess.run(["sh", "-ec", ping], cwd=tmp_path, env=os.environ | ready, check=True)
             done = subprocess.run(["sh", "-ec", clients], cwd=tmp_path, capture_output=True, check=False)
-            # Then
             assert done.returncode == 0, done.stderr
             assert b"added mailer" in done.stdout
         finally:

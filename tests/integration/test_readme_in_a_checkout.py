@@ -132,12 +132,10 @@ def test_what_is_done_on_the_first_start_is_said_before_it_is_done(
     python = checkout / "python"
     python.write_text('#!/bin/sh\ncase "$*" in *"-m venv"*) exit 7;; esac\nexec python3 "$@"\n')
     python.chmod(0o755)
-    # When
     done = subprocess.run(
         ["deploy/run"], cwd=checkout, env=environ | {"PYTHON": str(python)}, capture_output=True, text=True,
         timeout=TIMEOUT, check=False,
     )  # fmt: skip
-    # Then
     assert done.returncode == 7
     first, second = done.stderr.splitlines()[:2]
     assert first == (

@@ -88,11 +88,9 @@ def test_a_job_whose_verdict_is_refused_ends_with_that_reason_and_the_next_is_ta
 
     endpoint = broker.doors["smq"]
     with Worker(queue, either, endpoint=endpoint), Producer(endpoint=endpoint) as producer:
-        # When
         producer.push(queue, b"bad", max_attempts=1)
         producer.push(queue, b"next").wait()
         wait_until(lambda: broker.counts(queue) == {"dead": 1}, what="the end of both")
-    # Then
     with Client(endpoint=endpoint) as client:
         (dead,) = client.peek(queue, "dead")
     assert reason in dead["errors"][-1]["reason"]

@@ -67,9 +67,7 @@ def test_settings_of_queues_hold_from_then_on(broker: Reloaded) -> None:
 
 def test_what_needs_a_restart_is_named_and_changes_nothing(broker: Reloaded) -> None:
     config = {"broker": {**broker.config["broker"], "lease": 40, "mongodb_uri": "mongodb://bob:s3cret@h"}}
-
     told = broker.reload({**config, "queues": {"a": {"database": "elsewhere"}}, "devices": []})
-
     expected = ("[broker] mongodb_uri: ", "[broker] lease: 15.0 -> 40.0", "[queues.a] database: nothing -> ")
     for change in (*expected, "number of [[devices]]: 3 -> 0"):
         assert any(line.startswith(f"needs a restart: {change}") for line in told), change
@@ -99,9 +97,7 @@ def test_a_file_that_is_not_valid_changes_nothing_and_all_that_is_wrong_is_told(
 
 def test_the_level_and_the_form_of_the_log_change(broker: Reloaded) -> None:
     form = {"log_format": "json", "log_level": "error"}
-
     told = broker.reload({"broker": {**broker.config["broker"], **form}})
-
     assert 'now [broker] log_level: \\"info\\" -> \\"error\\""' in "".join(told)
     assert json.loads(broker.log_text().splitlines()[-1])["message"].startswith("SIGHUP: read broker.toml")
     assert len(broker.reload({})) == 3  # told although the level was error until then

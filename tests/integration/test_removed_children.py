@@ -199,7 +199,6 @@ def test_what_breaks_off_is_not_begun_or_can_be_gone_on_with(
     changes.resume_drops(LATER)
     with suppress(NotFoundError):
         ORDERS[order](changes)
-    # Then
     assert stored(store, "a")["state"] == "dead"
     assert put_aside(changes) == []
 
@@ -212,9 +211,7 @@ def test_a_deletion_that_breaks_off_once_the_queue_is_put_aside_is_none_that_is_
     with monkeypatch.context() as patch:
         patch.setattr(Collection, "bulk_write", breaking(Collection.bulk_write, after=False))
         assert changes.drop("pages", LATER) == 3
-    # When
     changes.resume_drops(LATER)
-    # Then
     assert stored(store, "a")["state"] == "dead"
     assert put_aside(changes) == []
 
@@ -244,12 +241,10 @@ def test_a_fan_out_into_a_queue_that_is_being_removed_is_removed_with_it_or_come
 
         return meets
 
-    # When
     with monkeypatch.context() as patch:
         for name in ("rename", "drop"):
             patch.setattr(Collection, name, meeting(getattr(Collection, name)))
         changes.drop("pages", LATER, shared=shared)
-    # Then
     assert (stored(store, "a")["state"], len(everything(pages))) == (
         ("dead", 0) if before else ("waiting", 3)
     )
@@ -261,7 +256,6 @@ def test_a_fan_out_into_a_queue_that_is_being_removed_is_removed_with_it_or_come
 def test_a_removal_of_very_many_children_goes_on_where_it_was_left_and_a_round_does_a_part_of_it(
     store: QueueStore, pages: QueueStore, changes: ChangesAtOnce
 ) -> None:
-    # Given
     for number in range(6):
         waiting(store, pages, f"p{number}", count=10)
 
@@ -370,7 +364,6 @@ def test_a_removed_child_tells_the_parent_of_its_parent_as_well(
     leaf.id = "a.1.1"
     leaf.set_parent(Parent("pages", "a.1", child.seq, child.under))
     fan_out(pages, [FanOutEntry(child, (Child(inner, leaf, inherits=False),), b"")], LATER)
-    # When
     changes.cancel("inner", "a.1.1", LATER)
     # Then its parent is dead, and will tell its own
     (dead,) = dead_children(pages, NOW, 9)
@@ -407,11 +400,9 @@ def test_children_of_a_former_fan_out_do_not_count_at_the_next_one(
     new.id = "a.9"
     new.set_parent(Parent("mail", "a", again.seq, again.under))
     fan_out(store, [FanOutEntry(again, (Child(pages, new, inherits=False),), b"")], LATER)
-    # When
     problems, parents = end_children(
         pages, [Completed(old, b"", "worker", LATER)], LATER, lambda _name: store
     )
-    # Then
     assert (problems, parents) == ({}, [])
     assert stored(store, "a")["children"]["left"] == 1
 
@@ -437,13 +428,11 @@ def test_a_popped_child_that_could_not_be_sent_is_counted_once(store: QueueStore
 
 @pytest.mark.parametrize("order", ["cancel", "purge", "delete"])
 def test_whoever_waits_for_the_parent_hears_of_it(jobs: OwnQueue, order: str) -> None:
-    # Given
     queue, pages = jobs.queue, f"{jobs.queue}-pages"
     reply = jobs.producer.submit(queue, b"book", id=f"{queue}-book")
     with Worker(queue, lambda _job: FanOut(Forward(pages), Forward(pages)), endpoint=jobs.endpoint):
         wait_until(lambda: jobs.client.queues.get(queue).waiting == 1, SECONDS)
     assert [job.id for job in jobs.client.jobs.list(queue, "waiting")] == [f"{queue}-book"]
-    # When
     match order:
         case "cancel":
             jobs.client.jobs.cancel(pages, f"{queue}-book.1")
@@ -451,7 +440,6 @@ def test_whoever_waits_for_the_parent_hears_of_it(jobs: OwnQueue, order: str) ->
             jobs.client.queues.purge(pages).result()
         case _:
             jobs.client.queues.delete(pages).result()
-    # Then
     with pytest.raises(DeadError, match="child"):
         reply.result(SECONDS)
     assert jobs.client.queues.get(queue).waiting == 0

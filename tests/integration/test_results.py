@@ -200,7 +200,6 @@ def test_a_refused_push_is_the_error_of_its_future_and_of_nobody_else(endpoint: 
 def test_whoever_gets_a_job_is_told_of_its_priority_its_age_and_its_attempts(
     endpoint: str, queue: str
 ) -> None:
-    # Given
     told: list[Job] = []
     with Producer(endpoint=endpoint) as producer:
         for _ in range(3):

@@ -74,10 +74,7 @@ def test_what_is_in_the_queue_already_stays_as_it_is(
 
 
 def test_one_whose_id_comes_up_meanwhile_is_seen(
-    routes: RouteStore,
-    subscriptions: SubscriptionStore,
-    store: QueueStore,
-    monkeypatch: pytest.MonkeyPatch,
+    routes: RouteStore, subscriptions: SubscriptionStore, store: QueueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given another that pushes an id just after the route has looked which are there
     held = hold(subscriptions, "a")

@@ -48,9 +48,7 @@ def publish(broker: BrokerProcess, *topics: str) -> list[int]:
 
 
 def test_each_message_with_one_of_the_topics_becomes_a_job(broker: BrokerProcess, client: Client) -> None:
-    # When
     _, first, _, second = publish(broker, "orders.1.made", "orders.1.paid", "orders.2.made", "orders.2.paid")
-    # Then
     with client.jobs.reserve("invoices", 2, TIMEOUT) as claim:
         assert [job.id for job in claim] == [f"orders-{first}", f"orders-{second}"]
         assert [job.payload for job in claim] == [b"orders.1.paid", b"orders.2.paid"]
@@ -92,15 +90,12 @@ def test_a_route_waits_for_a_stream_that_is_not_there_yet(mongo_uri: str) -> Non
 def test_what_is_done_and_gone_does_not_come_again_after_a_restart(
     broker: BrokerProcess, client: Client
 ) -> None:
-    # Given
     publish(broker, "orders.3.paid")
     with client.jobs.reserve("invoices", 1, TIMEOUT) as claim:
         claim.commit()
-    # When
     broker.kill()
     broker.start()
     (number,) = publish(broker, "orders.4.paid")
-    # Then
     with Client(endpoint=broker.doors["smq"]) as anew, anew.jobs.reserve("invoices", 1, TIMEOUT) as claim:
         assert [job.id for job in claim] == [f"orders-{number}"]
         claim.commit()
@@ -128,12 +123,10 @@ def test_a_new_route_has_not_missed_what_was_removed_before_and_counts_what_it_b
         receipts = [publisher.publish("trimmed", "a", b"x") for _ in range(5)]
         assert receipts[-1].wait(TIMEOUT) == 5
         client.streams.trim("trimmed", 4)
-    # When
     route = [{"stream": "trimmed", "queue": "late"}]
     with broker_on(mongo_uri, database, route) as other, Client(endpoint=other.doors["smq"]) as client:
         wait_until(lambda: client.counters().counters.get("routed") == 2)
         counted = client.counters().counters
-    # Then
     assert (counted["pushed"], counted.get("unrouted", 0)) == (2, 0)
 
 

@@ -111,13 +111,11 @@ def test_of_any_number_of_brokers_one_pushes(mongo_uri: str, node: Node, mail: Q
             together.wait(SECONDS)
             told.append(store.push(seen, NEXT + HOUR, [a_job(f"run {Thread}-{id(store)}")], queue, NOW))
 
-    # When
     brokers = [Thread(target=push) for _ in range(4)]
     for broker in brokers:
         broker.start()
     for broker in brokers:
         broker.join(SECONDS)
-    # Then
     assert sorted(jobs is None for jobs in told) == [False, True, True, True]
     assert len(runs(mail)) == 1
 
@@ -195,12 +193,10 @@ def test_of_missed_runs_for_which_a_transaction_is_too_old_fewer_are_pushed_at_o
         return insert(self, documents, **options)
 
     node.schedules.put(hourly(misfire=Misfire.ALL))
-    # When
     with monkeypatch.context() as patch:
         patch.setattr(Collection, "insert_many", of_age)
         for _ in range(40):
             node.at(NEXT + 99 * HOUR)
-    # Then
     assert tried[:5] == [100, 50, 25, 12, 6]
     assert runs(mail) == sorted(hours(*range(100)))
     assert "schedules_failed" not in node.counters.values
@@ -231,7 +227,6 @@ def test_a_zone_that_this_host_does_not_know_is_named_and_its_runs_stay_due(
     node.schedules.put(hourly())
     node.store.schedules.update_one({"_id": "report"}, {"$set": {"timezone": "Mars/Base"}})
     admin = ScheduleAdmin(node.schedules)
-    # Then
     [row] = admin.do("list", {})
     assert "timezone is 'Mars/Base'" in row.problem
     with pytest.raises(
@@ -309,7 +304,6 @@ def test_one_that_was_planned_by_a_wrong_clock_is_planned_anew_when_it_is_resume
     node.schedules.put(replace(hourly(), timetable=timetable))
     node.clock.time = NOW
     planned = node.store.one("report").next_at
-    # When
     resumed = node.resumed("report")
     # Then it is due within the hour, and again is harmless
     assert planned >= NOW + month
@@ -424,7 +418,6 @@ def test_what_can_not_be_is_refused_when_it_is_added(
 def test_of_two_brokers_one_is_killed_again_and_again_and_no_run_is_missing_or_doubled(
     mongo_uri: str, database: str
 ) -> None:
-    # Given
     config = {"broker": {"poll": 0.05, "lease": 2.0}}
     with (
         BrokerProcess(mongo_uri, database, config=config) as stays,
@@ -433,13 +426,11 @@ def test_of_two_brokers_one_is_killed_again_and_again_and_no_run_is_missing_or_d
         MongoClient[dict[str, Any]](mongo_uri) as mongo,
     ):
         client.schedules.add("tick", "ticks", b"x", every=1.0, misfire="all")
-        # When
         for _ in range(3):
             wait_until(partial(has_pushed, client, client.schedules.list()[0].pushed + 3), SECONDS)
             dies.kill()
             dies.restart()
         client.schedules.delete("tick")
-        # Then
         times = sorted(
             datetime.fromisoformat(document["_id"].partition("@")[2]).timestamp()
             for document in mongo[database]["queue.ticks"].find()

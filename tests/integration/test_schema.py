@@ -136,11 +136,9 @@ def test_a_broker_can_read_what_its_lease_says(number: int, can: bool) -> None: 
 def test_the_lowest_schema_of_all_databases_says_what_may_be_written(
     documents: Database[dict[str, Any]], other: Database[dict[str, Any]]
 ) -> None:
-    # Given
     stores = [SchemaStore(documents), SchemaStore(other)]
     keep(documents, BEFORE)
     schema = Schema(stores)
-    # When
     schema.open()
     # Then: a database that is new beside one of the last schema gets that
     assert kept(other) == {"number": BEFORE}
@@ -161,15 +159,12 @@ def test_the_lowest_schema_of_all_databases_says_what_may_be_written(
 def test_a_broker_hears_that_the_number_has_risen_above_what_it_reads(
     documents: Database[dict[str, Any]], store: SchemaStore
 ) -> None:
-    # Given
     schema, refused = Schema([store]), list[NewerSchema]()
     schema.open()
     schema.on_newer = refused.append
-    # When
     documents["meta"].update_one({}, {"$set": {"number": NEWER}})
     with pytest.raises(NewerSchema):
         schema.follow()
-    # Then
     assert len(refused) == 1
 
 
@@ -182,10 +177,8 @@ def test_a_broker_takes_no_new_id_once_it_can_not_read_the_store(
     broker = a_broker(leases, admit=schema.follow)
     leases.end(broker.current, NOW, silent=True)
     documents["meta"].update_one({}, {"$set": {"number": NEWER}})
-    # When
     with pytest.raises(NewerSchema):
         beats(TIME, broker)
-    # Then
     assert (broker.current, leases.live()) == ("", {})
 
 

@@ -287,12 +287,9 @@ EDGES: dict[tuple[str, str], str] = {
 def test_a_verb_moves_a_job_along_its_edge_and_from_elsewhere_changes_nothing(
     life: Life, state: str, verb: str
 ) -> None:
-    # Given
     STATES[state](life)
     before = life.document()
-    # When
     VERBS[verb](life)
-    # Then
     if (state, verb) in EDGES:
         assert life.document() != before
         assert life.state() == EDGES[state, verb]
@@ -321,9 +318,7 @@ DEATHS: dict[str, Callable[[Life], object]] = {
 
 @pytest.mark.parametrize("death", DEATHS)
 def test_every_way_to_die_notes_why_and_when(life: Life, death: str) -> None:
-    # When
     DEATHS[death](life)
-    # Then
     letter = life.document()
     assert letter["state"] == "dead"
     assert letter["ended_at"] == date(NOW).replace(tzinfo=None)
@@ -336,12 +331,9 @@ def test_every_way_to_die_notes_why_and_when(life: Life, death: str) -> None:
 
 @pytest.mark.full  # MongoDB looks for what it has to remove once a minute
 def test_a_done_job_is_gone_when_its_time_to_be_remembered_is_over(life: Life, store: QueueStore) -> None:
-    # Given
     reserved(life)
     long_ago = 1_000_000_000.0
-    # When
     store.complete([finished(life.job, b"result")], long_ago)
-    # Then
     wait_until(lambda: life.state() == "gone", what="the removal of a job whose remove_at is over")
 
 

@@ -22,27 +22,19 @@ from support.jobs import NOW, a_job, everything, finished, ids, some_jobs, store
 
 
 def test_expired_jobs_are_removed_a_limited_number_at_a_time(store: QueueStore) -> None:
-    # Given
     over = pushed(store, *some_jobs(3, expires_at=NOW))
     pushed(store, a_job("later", expires_at=NOW + 1), a_job("never"))
-    # When
     first, second, third = (store.expire(NOW, 2).ids for _ in range(3))
-    # Then
     assert sorted(first + second) == sorted(ids(over))
     assert (len(first), len(second), third) == (2, 1, [])
     assert everything(store).keys() == {"later", "never"}
 
 
-def test_expired_jobs_are_dead_letters_where_the_queue_says_so(
-    documents: Database[dict[str, Any]],
-) -> None:
-    # Given
+def test_expired_jobs_are_dead_letters_where_the_queue_says_so(documents: Database[dict[str, Any]]) -> None:
     store = QueueStore(documents, "queue.mail", QueueDefaults(on_expiry="dead"))
     over = pushed(store, *some_jobs(3, expires_at=NOW))
     pushed(store, a_job("later", expires_at=NOW + 1), a_job("held", expires_at=NOW, owner=ME))
-    # When
     first, second, third = (store.expire(NOW, 2).ids for _ in range(3))
-    # Then
     assert sorted(first + second) == sorted(ids(over))
     assert (len(first), len(second), third) == (2, 1, [])
     found = store.find([*ids(over), "later", "held"])
@@ -69,7 +61,6 @@ def test_a_job_that_is_claimed_while_it_expires_is_not_told_to_have_expired(
     pushed(store, a_job("a", expires_at=NOW), a_job("b", expires_at=NOW))
     claimed = {"$set": {"state": "reserved", "owner": OTHER}}
     before(monkeypatch, expiry, "_end", lambda: store.jobs.update_one({"_id": "a"}, claimed))
-    # Then
     assert store.expire(NOW).ids == ["b"]
     assert stored(store, "a")["state"] == "reserved"
 
@@ -89,7 +80,6 @@ def test_what_is_held_is_told_by_owner(store: QueueStore) -> None:
 
 
 def test_find_tells_what_became_of_a_job(store: QueueStore) -> None:
-    # Given
     ready, held, done, dead = pushed(
         store,
         a_job("ready"),
@@ -99,9 +89,7 @@ def test_find_tells_what_became_of_a_job(store: QueueStore) -> None:
     )
     store.complete([finished(done, b"result")], NOW)
     store.roll_back([rolled_back(dead, "bad", dead=True)], NOW)
-    # When
     found = store.find([*ids([ready, held, done, dead]), "nowhere"])
-    # Then
     assert found == {
         "ready": Found(State.READY, "", b"", ""),
         "held": Found(State.RESERVED, ME, b"", ""),
@@ -114,16 +102,13 @@ def test_find_tells_what_became_of_a_job(store: QueueStore) -> None:
 
 
 def test_nothing_done_under_a_lost_owner_changes_the_job_of_the_new_one(store: QueueStore) -> None:
-    # Given
     pushed(store, a_job("a"))
     [late] = claim(store).jobs
     store.reclaim(ME, 20, NOW)
     [current] = claim(store, owner=OTHER).jobs
     before = everything(store)
-    # When
     problems = [store.commit([late]), store.complete([finished(late, b"late")], NOW)]
     moved = [store.roll_back([rolled_back(late)], NOW), release(store, ["a"]), *store.reclaim(ME, 1, NOW)]
-    # Then
     assert [type(problem["a"]) for problem in problems] == [LeaseLostError, LeaseLostError]
     assert moved == [0, 0, 0, 0]
     assert everything(store) == before
@@ -133,17 +118,14 @@ def test_nothing_done_under_a_lost_owner_changes_the_job_of_the_new_one(store: Q
 def test_a_queue_that_was_removed_gets_its_indexes_again_with_new_jobs_and_not_before(
     store: QueueStore,
 ) -> None:
-    # Given
     indexes = store.jobs.index_information()
     store.jobs.drop()
-    # When
     store.prepare()
     unknown = store.jobs.index_information()
     store.dropped()
     store.prepare()
     removed = store.jobs.index_information()
     store.prepare(again=True)
-    # Then
     assert (unknown, removed) == ({}, {})
     assert store.jobs.index_information() == indexes
 
@@ -160,13 +142,10 @@ def test_no_primary_means_not_sent_and_a_lost_reply_means_unclear() -> None:
 def test_a_queue_that_another_broker_removed_and_a_push_made_again_gets_its_indexes_back(
     store: QueueStore,
 ) -> None:
-    # Given
     store.jobs.drop()
     store.mend()  # makes no collection that is gone
     assert store.jobs.index_information() == {}
     store.push([a_job()], NOW)
     assert len(store.jobs.index_information()) == 1
-    # When
     store.mend()
-    # Then
     assert len(store.jobs.index_information()) == 1 + len(INDEXES)

@@ -25,16 +25,13 @@ def test_committed_jobs_are_gone(store: QueueStore) -> None:
 def test_a_commit_of_a_job_that_is_held_by_another_changes_nothing_and_says_lease_lost(
     store: QueueStore,
 ) -> None:
-    # Given
     mine, lost, ready = pushed(
         store, a_job("mine", owner=ME), a_job("lost", owner=ME), a_job("ready", owner=ME)
     )
     release(store, ["lost", "ready"])
     claim(store, 1, owner=OTHER)
     before = everything(store)
-    # When
     problems = store.commit([mine, lost, ready])
-    # Then
     assert {job_id: type(problem) for job_id, problem in problems.items()} == {
         "lost": LeaseLostError,
         "ready": LeaseLostError,
@@ -47,9 +44,7 @@ def test_a_repeated_commit_leaves_the_job_that_was_pushed_anew_under_the_id(stor
     [done] = pushed(store, a_job("a", owner=ME, hold=1))
     store.commit([done])
     [anew] = pushed(store, a_job("a", owner=ME, hold=2))
-    # When
     problems = store.commit([done])
-    # Then
     assert {job_id: type(problem) for job_id, problem in problems.items()} == {"a": UncertainError}
     assert store.commit([anew]) == {}
     assert everything(store) == {}
@@ -74,20 +69,15 @@ def test_a_repetition_leaves_what_was_reserved_again_by_the_same_owner(
     store.release([first])
     [again] = store.reserve(1, NOW, ME, 2).jobs
     before = everything(store)
-    # When
     changed = repeat(store, first)
-    # Then
     assert (changed, everything(store)) == (0, before)
     assert store.commit([again]) == {}
 
 
 def test_what_a_claim_without_an_answer_has_reserved_is_found_under_its_number(store: QueueStore) -> None:
-    # Given
     pushed(store, a_job("low"), a_job("high", priority=5), a_job("mine", owner=ME, hold=6))
     claim = store.reserve(2, NOW, ME, 7)
-    # When
     found = store.claimed(ME, 7)
-    # Then
     assert [(job.id, job.owner, job.reservation.number, job.attempts) for job in found] == [
         (job.id, ME, 7, 1) for job in claim.jobs
     ]
@@ -95,13 +85,10 @@ def test_what_a_claim_without_an_answer_has_reserved_is_found_under_its_number(s
 
 
 def test_a_commit_that_finds_jobs_gone_is_uncertain_about_all_that_are_gone(store: QueueStore) -> None:
-    # Given
     first, second, lost = pushed(store, *some_jobs(3, owner=ME))
     store.release([lost])
     store.commit([first])
-    # When
     problems = store.commit([first, second, lost])
-    # Then
     assert {job_id: type(problem) for job_id, problem in problems.items()} == {
         first.id: UncertainError, second.id: UncertainError, lost.id: LeaseLostError,
     }  # fmt: skip
@@ -111,11 +98,8 @@ def test_a_commit_that_finds_jobs_gone_is_uncertain_about_all_that_are_gone(stor
 
 
 def test_a_finished_job_is_remembered_with_its_result_until_its_time_is_over(store: QueueStore) -> None:
-    # Given
     [job] = pushed(store, a_job("a", remember=300.0, owner=ME))
-    # When
     problems = store.complete([finished(job, b"result")], NOW)
-    # Then
     assert problems == {}
     assert store.find(["a"])["a"].result == b"result"
     assert stored(store, "a")["remove_at"] == date(NOW + 300).replace(tzinfo=None)
@@ -123,13 +107,10 @@ def test_a_finished_job_is_remembered_with_its_result_until_its_time_is_over(sto
 
 
 def test_a_kept_job_stays_whole_with_who_did_it_when_and_with_what_result(store: QueueStore) -> None:
-    # Given
     pushed(store, a_job("a", b"payload", headers={"k": "v"}, keep_done=300.0))
     [job] = claim(store).jobs
     before = stored(store, "a")
-    # When
     problems = store.complete([Completed(job, b"result", "worker", NOW + 1)], NOW + 2)
-    # Then
     assert problems == {}
     expected = {name: value for name, value in before.items() if name not in ("owner", "reserved_at")}
     assert stored(store, "a") == expected | {
@@ -152,14 +133,11 @@ def test_a_job_that_is_remembered_and_kept_stays_for_the_longer_of_the_two(
 def test_a_popped_job_that_could_not_be_sent_is_as_it_was_before(
     store: QueueStore, settings: dict[str, Any]
 ) -> None:
-    # Given
     pushed(store, a_job("a", headers={"k": "v"}, **settings))
     before = everything(store)
     [job] = claim(store).jobs
     store.complete([finished(job)], NOW)
-    # When
     counts = [store.undo_pop([job]), store.undo_pop([job])]
-    # Then
     assert counts == [1, 0]
     assert everything(store) == before
 
@@ -174,19 +152,15 @@ def test_a_popped_job_that_was_popped_again_since_is_not_taken_back(store: Queue
     store.complete([finished(second)], NOW)
     # When the order lands again
     count = store.undo_pop([first])
-    # Then
     assert count == 0
     assert stored(store, "a")["state"] == "done"
 
 
 def test_of_many_finished_jobs_each_keeps_its_own_result_and_story(store: QueueStore) -> None:
-    # Given
     jobs = pushed(store, *some_jobs(6, keep_done=9.0, owner=ME))
     jobs[4].keep_done, jobs[5].keep_done, jobs[5].remember = 5.0, 0.0, 9.0
     story = [(b"a", "x"), (b"a", "x"), (b"b", "x"), (b"a", "y"), (b"a", "x"), (b"a", "x")]
-    # When
     store.complete([Completed(job, *story[at], NOW) for at, job in enumerate(jobs)], NOW)
-    # Then
     found = everything(store)
     assert [(found[job_id]["result"], found[job_id]["worker"]) for job_id in ids(jobs)] == story
     assert [found[job_id]["remove_at"] for job_id in ids(jobs)] == [
@@ -196,24 +170,18 @@ def test_of_many_finished_jobs_each_keeps_its_own_result_and_story(store: QueueS
 
 
 def test_a_job_that_grows_too_long_takes_none_of_those_like_it_with_it(store: QueueStore) -> None:
-    # Given
     long = a_job(payload=bytes(12 * 2**20), keep_done=9.0, owner=ME)
     jobs = pushed(store, a_job(keep_done=9.0, owner=ME), long, a_job(keep_done=9.0, owner=ME))
-    # When
     problems = store.complete([finished(job, bytes(5 * 2**20)) for job in jobs], NOW)
-    # Then
     assert {problem: type(why) for problem, why in problems.items()} == {long.id: TooLargeError}
     assert [row["state"] for row in everything(store).values()] == ["done", "reserved", "done"]
 
 
 def test_finishing_twice_is_harmless(store: QueueStore) -> None:
-    # Given
     [job] = pushed(store, a_job("a", remember=300.0, owner=ME))
     store.complete([finished(job, b"result")], NOW)
     before = everything(store)
-    # When
     problems = store.complete([finished(job, b"result")], NOW + 1)
-    # Then
     assert problems == {}
     assert everything(store) == before
 
@@ -221,15 +189,12 @@ def test_finishing_twice_is_harmless(store: QueueStore) -> None:
 def test_a_finish_under_a_lost_owner_changes_nothing_even_when_another_has_finished_it(
     store: QueueStore,
 ) -> None:
-    # Given
     [job] = pushed(store, a_job("a", remember=300.0, owner=ME))
     store.reclaim(ME, 20, NOW)
     [again] = claim(store, owner=OTHER).jobs
-    # When
     while_held = store.complete([finished(job, b"late")], NOW)
     store.complete([finished(again, b"result")], NOW)
     when_done = store.complete([finished(job, b"late")], NOW)
-    # Then
     assert isinstance(while_held["a"], LeaseLostError)
     assert isinstance(when_done["a"], LeaseLostError)
     assert store.find(["a"])["a"].result == b"result"
@@ -238,24 +203,18 @@ def test_a_finish_under_a_lost_owner_changes_nothing_even_when_another_has_finis
 def test_a_late_finish_is_not_that_of_the_hold_which_the_same_owner_has_finished_since(
     store: QueueStore,
 ) -> None:
-    # Given
     [job] = pushed(store, a_job("a", remember=300.0, owner=ME, hold=1))
     store.release([job])
     [again] = claim(store, number=2).jobs
     store.complete([finished(again, b"result")], NOW)
-    # When
     problems = store.complete([finished(job, b"late")], NOW)
-    # Then
     assert isinstance(problems["a"], LeaseLostError)
     assert store.find(["a"])["a"].result == b"result"
 
 
 def test_a_finish_of_a_job_that_is_gone_is_uncertain_and_the_others_are_finished(store: QueueStore) -> None:
-    # Given
     gone, here = pushed(store, *some_jobs(2, remember=300.0, owner=ME))
     store.commit([gone])
-    # When
     problems = store.complete([finished(gone, b"1"), finished(here, b"2")], NOW)
-    # Then
     assert {job_id: type(problem) for job_id, problem in problems.items()} == {gone.id: UncertainError}
     assert store.find([here.id])[here.id].state is State.DONE

@@ -114,9 +114,7 @@ def test_an_insertion_that_is_sent_again_answers_the_same_and_stores_nothing_tha
     insertion = store.insertion([a_job("a"), a_job("b", owner=ME, hold=1)], NOW)
     first = insertion.send(NOW)
     assert store.commit([a_job("b", owner=ME, hold=1)]) == {}
-    # When
     again = insertion.send(NOW + 1)
-    # Then
     assert (first, again) == (Pushed(), Pushed())
     assert ids(claimed(store)) == ["a"]
 

@@ -24,17 +24,14 @@ from support.jobs import NOW, a_job, everything, finished, ids, some_jobs, store
 
 
 def test_a_pushed_job_comes_back_from_a_claim_as_it_was(store: QueueStore) -> None:
-    # Given
     job = a_job(
         "id", b"\x00\xff", headers={"a": [1, {"b": None}], "bin": b"\xff"}, priority=7, expires_at=NOW + 9,
         max_attempts=3, visibility_timeout=12.5, remember=60.0, keep_done=5.0,
         backoff=Backoff("fixed", base=3.0),
     )  # fmt: skip
     job.want_result()
-    # When
     answer = store.push([job], NOW)
     [claimed] = claim(store).jobs
-    # Then
     assert answer == Pushed()
     kept = ATTRIBUTES - {"created_at", "dedupe", "eligible_at", "seq", "size"}
     expected = {name: getattr(job, name) for name in kept} | {
@@ -45,11 +42,8 @@ def test_a_pushed_job_comes_back_from_a_claim_as_it_was(store: QueueStore) -> No
 
 
 def test_a_push_repeated_by_id_stores_nothing_anew_and_says_which_were_there(store: QueueStore) -> None:
-    # Given
     pushed(store, a_job("a", b"first"), a_job("c", b"first"))
-    # When
     answer = store.push([a_job("a", b"second"), a_job("b", b"second"), a_job("c", b"second")], NOW)
-    # Then
     assert answer == Pushed(existing=[0, 2])
     assert {job_id: row["payload"] for job_id, row in everything(store).items()} == {
         "a": b"first", "b": b"second", "c": b"first",
@@ -69,12 +63,9 @@ def test_an_id_twice_in_one_push_is_stored_once(store: QueueStore) -> None:
 
 
 def test_a_push_of_an_id_whose_job_is_done_is_an_existing_one(store: QueueStore) -> None:
-    # Given
     [job] = pushed(store, a_job("a", remember=60.0, owner=ME))
     store.complete([finished(job, b"result")], NOW)
-    # When
     answer = store.push([a_job("a")], NOW)
-    # Then
     assert answer == Pushed(existing=[0])
     assert stored(store, "a")["state"] == "done"
 
@@ -87,7 +78,6 @@ def test_an_insert_that_is_sent_again_stores_no_job_anew_that_is_done_by_now(sto
     # When one of its jobs is done before it is sent again
     store.commit([a_job("a", owner=ME)])
     answer = insertion.send(NOW)
-    # Then
     assert answer == Pushed()
     assert everything(store).keys() == {"b"}
 
@@ -102,7 +92,6 @@ def test_an_insert_that_lands_after_it_was_sent_again_is_refused(store: QueueSto
     # When the first lands, and when it lands after the session has gone on
     again = late[0]()
     store.push([a_job("b")], NOW)
-    # Then
     assert again["retriedStmtIds"] == [0]
     with pytest.raises(OperationFailure, match="newer retryable write"):
         late[0]()
@@ -122,7 +111,6 @@ def test_an_insert_that_found_its_id_taken_stores_nothing_when_an_earlier_copy_l
     store.commit([a_job("a", owner=ME)])
     with pytest.raises(OperationFailure, match="newer retryable write"):
         late[0]()
-    # Then
     assert answer == Pushed(existing=[0])
     assert everything(store) == {}
 
@@ -139,22 +127,18 @@ def test_inserts_have_numbers_that_the_driver_has_not_used(store: QueueStore) ->
 
 
 def test_statements_that_are_refused_leave_their_sessions_to_others(store: QueueStore) -> None:
-    # Given
     sessions = sessions_of(store.jobs.database.client)
     store.push([a_job()], NOW)
     before = len(sessions.all)
-    # When
     for _ in range(3):
         with pytest.raises(Refused):
             store.push([a_job(headers={"never": object()})], NOW)
-    # Then
     assert len(sessions.all) == before
 
 
 def test_a_claim_leaves_a_job_that_was_pushed_anew_under_an_id_since_it_was_read(
     store: QueueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given
     pushed(store, a_job("a", b"old"))
 
     def done_and_pushed_anew() -> None:
@@ -162,9 +146,7 @@ def test_a_claim_leaves_a_job_that_was_pushed_anew_under_an_id_since_it_was_read
         pushed(store, a_job("a", b"new"))
 
     between_read_and_update(store, monkeypatch, done_and_pushed_anew)
-    # When
     mine = claim(store)
-    # Then
     assert mine.jobs == []
     assert [job.payload for job in claim(store).jobs] == [b"new"]
 
@@ -182,9 +164,7 @@ def test_a_new_job_does_not_die_of_what_a_former_one_of_its_id_has_used_up(
         pushed(store, a_job("a", max_attempts=2))
 
     before(monkeypatch, Claims, "_end_spent", push_anew)
-    # When
     claimed = claim(store)
-    # Then
     assert (claimed.jobs, claimed.died) == ([], ())
     assert stored(store, "a")["state"] == "ready"
 
@@ -193,7 +173,6 @@ def test_a_new_job_does_not_die_of_what_a_former_one_of_its_id_has_used_up(
 def test_an_insert_whose_durability_is_in_doubt_is_sent_again_as_the_same(
     store: QueueStore, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    # Given
     insertion = store.insertion([a_job("a", owner=ME)], NOW)
     with monkeypatch.context() as patch:
         command = Database.command
@@ -201,10 +180,8 @@ def test_an_insert_whose_durability_is_in_doubt_is_sent_again_as_the_same(
         patch.setattr(Database, "command", lambda *args, **options: {**command(*args, **options), **doubt})
         with pytest.raises(Unclear, match="durability"):
             insertion.send(NOW)
-    # When
     store.commit([a_job("a", owner=ME)])
     answer = insertion.send(NOW)
-    # Then
     assert (answer, everything(store)) == (Pushed(), {})
 
 
@@ -218,7 +195,6 @@ def test_nothing_else_is_sent_in_the_session_of_an_insert_until_it_is_answered(s
         store.push([a_job()], NOW)
     store.commit([a_job("a", owner=ME)])
     answer = insertion.send(NOW)
-    # Then
     assert answer == Pushed()
     assert "a" not in everything(store)
 
@@ -235,18 +211,15 @@ def test_inserts_one_after_the_other_share_one_session(store: QueueStore) -> Non
 def test_a_job_that_is_refused_again_and_again_with_a_code_nobody_knows_is_refused_alone(
     store: QueueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given
     command = Database.command
     refused = {"writeErrors": [{"index": 1, "code": 4_242_424, "errmsg": "strange"}]}
     monkeypatch.setattr(
         Database, "command", lambda *args, **options: {**command(*args, **options), **refused}
     )
     insertion = store.insertion(some_jobs(3), NOW)
-    # When
     for _ in range(MOST_DOUBTS - 1):
         with pytest.raises(Doubtful):
             insertion.send(NOW)
-    # Then
     answer = insertion.send(NOW)
     assert {at: type(why) for at, why in answer.refused.items()} == {1: TooLargeError}
 
@@ -274,13 +247,10 @@ def test_a_server_in_trouble_is_not_taken_for_a_fault_of_the_job(store: QueueSto
 def test_a_duplicate_of_another_unique_index_is_refused_and_not_taken_for_a_stored_job(
     documents: Database[dict[str, Any]],
 ) -> None:
-    # Given
     store = QueueStore(documents, "queue.unique")
     store.jobs.create_index("priority", unique=True)
     pushed(store, a_job(priority=1))
-    # When
     answer = store.push([a_job(priority=1), a_job(priority=2)], NOW)
-    # Then
     assert answer.existing == []
     assert isinstance(answer.refused.pop(0), TooLargeError)
     assert not answer.refused
@@ -289,12 +259,9 @@ def test_a_duplicate_of_another_unique_index_is_refused_and_not_taken_for_a_stor
 def test_an_unreadable_message_is_a_dead_letter_with_its_reason_and_may_be_buried_twice(
     store: QueueStore,
 ) -> None:
-    # Given
     letter = {"_id": "a", "payload": b"\xff", "raw_headers": b"{", "reason": "BAD_HEADERS: no", "size": 9}
-    # When
     store.keep_unreadable([letter], NOW)
     store.keep_unreadable([letter], NOW)
-    # Then
     assert store.find(["a"])["a"] == Found(State.DEAD, "", b"", "BAD_HEADERS: no")
     assert stored(store, "a")["raw_headers"] == b"{"
     assert claim(store).jobs == []

@@ -12,7 +12,6 @@ from support.jobs import NOW, a_job, ids, some_jobs, stored
 
 
 def test_jobs_are_claimed_by_priority_then_time_then_acceptance(store: QueueStore) -> None:
-    # Given
     last, third, second, first = (
         a_job("last", priority=0, eligible_at=NOW - 99),
         a_job("third", priority=5),
@@ -21,9 +20,7 @@ def test_jobs_are_claimed_by_priority_then_time_then_acceptance(store: QueueStor
     )
     fourth = a_job("fourth", priority=5)
     pushed(store, last, fourth, third, second, first)
-    # When
     jobs = claim(store).jobs
-    # Then
     assert ids(jobs) == ["first", "second", "third", "fourth", "last"]
 
 
@@ -52,34 +49,25 @@ def test_a_delayed_job_is_claimed_when_it_is_due_and_not_before(store: QueueStor
 
 
 def test_a_claimed_job_counts_its_attempt_and_is_nobody_elses(store: QueueStore) -> None:
-    # Given
     pushed(store, a_job("a"))
-    # When
     [job] = claim(store).jobs
-    # Then
     assert (job.attempts, job.owner, stored(store, "a")["attempts"]) == (1, ME, 1)
     assert stored(store, "a")["reserved_at"].timestamp() != 0
     assert claim(store, owner=OTHER).jobs == []
 
 
 def test_an_expired_job_is_not_claimed_and_does_not_stand_before_others(store: QueueStore) -> None:
-    # Given
     pushed(store, *some_jobs(10, expires_at=NOW - 1), a_job("alive"), a_job("later", expires_at=NOW + 1))
-    # When
     first = claim(store, 2)
-    # Then
     assert ids(first.jobs) == ["alive", "later"]
     assert claim(store, 2) == Claim([], ME, more=False)
 
 
 def test_a_job_without_attempts_left_goes_to_the_dead_letters_instead_of_a_worker(store: QueueStore) -> None:
-    # Given
     spent = a_job("spent", max_attempts=2)
     spent.attempts = 2
     pushed(store, spent, a_job("next"))
-    # When
     claimed = claim(store)
-    # Then
     assert (ids(claimed.jobs), claimed.died) == (["next"], ("spent",))
     assert claim(store).died == ()
     assert store.find(["spent"])["spent"] == Found(State.DEAD, "", b"", "no attempt is left")
@@ -101,13 +89,10 @@ def test_several_brokers_claim_the_first_jobs_as_one_does_while_none_is_too_late
 def test_a_broker_that_was_too_late_claims_its_part_and_a_few_of_the_others(
     store: QueueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given
     jobs = pushed(store, *some_jobs(40))
     be_too_late(store, monkeypatch)
     left = jobs[1:]
-    # When
     first, second = (claim(store, 8, brokers=2, place=place) for place in (0, 1))
-    # Then
     parts = {job.seq % 2 for job in first.jobs}, {job.seq % 2 for job in second.jobs}
     assert parts in (({0}, {1}), ({1}, {0}))
     assert (first.more, second.more) == (True, True)
@@ -155,12 +140,9 @@ def be_too_late(store: QueueStore, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_of_jobs_that_another_broker_took_meanwhile_none_is_claimed(
     store: QueueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given
     pushed(store, a_job("a"), a_job("b"), a_job("c"))
     between_read_and_update(store, monkeypatch, lambda: claim(store, 2, owner=OTHER))
-    # When
     mine = claim(store)
-    # Then
     assert ids(mine.jobs) == ["c"]
     assert store.reservations(OTHER) == {("a", 0), ("b", 0)}
     assert [stored(store, job_id)["attempts"] for job_id in "abc"] == [1, 1, 1]
@@ -169,7 +151,6 @@ def test_of_jobs_that_another_broker_took_meanwhile_none_is_claimed(
 def test_a_job_given_back_with_a_delay_between_read_and_update_is_not_claimed_early(
     store: QueueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given
     pushed(store, a_job("a"))
 
     def claimed_and_delayed() -> None:
@@ -177,8 +158,6 @@ def test_a_job_given_back_with_a_delay_between_read_and_update_is_not_claimed_ea
         store.roll_back([rolled_back(job, due=NOW + 60)], NOW)
 
     between_read_and_update(store, monkeypatch, claimed_and_delayed)
-    # When
     mine = claim(store)
-    # Then
     assert mine.jobs == []
     assert stored(store, "a")["state"] == "ready"

@@ -11,12 +11,9 @@ from support.jobs import NOW, a_job, everything, ids, some_jobs, stored
 
 
 def test_a_job_given_back_is_ready_again_with_its_history_and_its_attempt_counted(store: QueueStore) -> None:
-    # Given
     pushed(store, a_job("a"))
     [job] = claim(store).jobs
-    # When
     ours = store.roll_back([rolled_back(job, "no luck")], NOW + 1)
-    # Then
     document = stored(store, "a")
     assert ours == 1
     assert document["errors"] == [
@@ -28,11 +25,8 @@ def test_a_job_given_back_is_ready_again_with_its_history_and_its_attempt_counte
 
 
 def test_a_job_given_back_with_a_delay_is_due_then_and_never_in_the_past(store: QueueStore) -> None:
-    # Given
     delayed, past = pushed(store, a_job("delayed", owner=ME), a_job("past", owner=ME))
-    # When
     store.roll_back([rolled_back(delayed, due=NOW + 9), rolled_back(past, due=NOW - 9)], NOW)
-    # Then
     assert claim(store, now=NOW - 1).jobs == []
     assert ids(claim(store, now=NOW).jobs) == ["past"]
     assert ids(claim(store, now=NOW + 9).jobs) == ["delayed"]
@@ -46,13 +40,10 @@ def test_a_job_given_back_without_a_delay_keeps_its_place(store: QueueStore) -> 
 
 
 def test_a_history_keeps_the_last_ten_failures_and_cuts_long_reasons(store: QueueStore) -> None:
-    # Given
     pushed(store, a_job("a", max_attempts=0))
-    # When
     for number in range(ERRORS_KEPT + 3):
         [job] = claim(store).jobs
         store.roll_back([rolled_back(job, f"{number} " + "x" * 5000)], NOW)
-    # Then
     errors = stored(store, "a")["errors"]
     assert [error["attempt"] for error in errors] == list(range(4, ERRORS_KEPT + 4))
     assert max(len(error["reason"]) for error in errors) == 1000
@@ -61,15 +52,12 @@ def test_a_history_keeps_the_last_ten_failures_and_cuts_long_reasons(store: Queu
 
 
 def test_an_isolated_job_stays_one(store: QueueStore) -> None:
-    # Given
     pushed(store, a_job("a"))
     [job] = claim(store).jobs
     store.roll_back([rolled_back(job, isolated=True)], NOW)
-    # When
     [first] = claim(store).jobs
     store.roll_back([rolled_back(first)], NOW)
     [second] = claim(store).jobs
-    # Then
     assert first.isolated
     assert second.isolated
 
@@ -83,25 +71,19 @@ def test_a_rejected_job_is_dead_with_its_reason_and_is_not_handed_out(store: Que
 
 
 def test_only_jobs_that_are_still_ours_are_given_back(store: QueueStore) -> None:
-    # Given
     mine, lost = pushed(store, a_job("mine", owner=ME), a_job("lost", owner=ME))
     release(store, ["lost"])
     claim(store, owner=OTHER)
     before = stored(store, "lost")
-    # When
     ours = store.roll_back([rolled_back(mine), rolled_back(lost, dead=True)], NOW)
-    # Then
     assert ours == 1
     assert stored(store, "lost") == before
 
 
 def test_a_released_job_keeps_its_place_and_its_attempt_is_not_counted(store: QueueStore) -> None:
-    # Given
     pushed(store, a_job("a"), a_job("b"))
     claim(store)
-    # When
     freed = release(store, ["a", "b"])
-    # Then
     assert freed == 2
     assert "errors" not in stored(store, "a")
     assert [(job.id, job.attempts) for job in claim(store).jobs] == [("a", 1), ("b", 1)]
@@ -126,26 +108,20 @@ def test_a_release_frees_only_what_the_owner_holds(store: QueueStore) -> None:
 
 
 def test_a_reclaim_gives_back_all_jobs_of_one_owner_counting_a_loss_and_no_attempt(store: QueueStore) -> None:
-    # Given
     pushed(store, *some_jobs(3), a_job("theirs", owner=OTHER))
     claim(store)
-    # When
     answer = store.reclaim(ME, 20, NOW)
-    # Then
     assert answer == (3, 0)
     assert store.owners() == {OTHER}
     assert [(job.losses, job.attempts) for job in claim(store).jobs] == [(1, 1)] * 3
 
 
 def test_a_job_lost_with_its_broker_too_often_is_dead(store: QueueStore) -> None:
-    # Given
     pushed(store, a_job("a"))
-    # When
     answers = []
     for _ in range(3):
         claim(store)
         answers.append(store.reclaim(ME, 3, NOW))
-    # Then
     assert answers == [(1, 0), (1, 0), (0, 1)]
     assert store.find(["a"])["a"] == Found(State.DEAD, "", b"", "lost with its broker too often")
     assert stored(store, "a")["losses"] == 3

@@ -107,10 +107,8 @@ class TestPubAndSub:
     def test_what_a_pub_sends_comes_to_a_sub(self, ends: Callable[[int, int], Ends], elsewhere: int) -> None:
         pub, sub = ends(0, 0).pub(), ends(elsewhere, 0).sub()
         connected(pub, sub)
-
         for number in range(500):
             pub.send_multipart([b"eur", b"%d" % number])
-
         assert [receive(sub, TIMEOUT) for _ in range(500)] == [
             [b"eur", b"%d" % number] for number in range(500)
         ]
@@ -120,14 +118,11 @@ class TestPubAndSub:
     ) -> None:
         pub, sub = ends(0, 0).pub(), ends(0, 0).sub()
         connected(pub, sub)
-
         for turn, burst in enumerate([1, 1, 3, 700, 1, 900, 2, 1]):
             for number in range(burst):
                 pub.send_multipart([b"%d" % turn, b"%d" % number])
             got = [receive(sub, TIMEOUT) for _ in range(burst)]
-
             assert got == [[b"%d" % turn, b"%d" % number] for number in range(burst)]
-
         assert not sub.poll(50)
 
     def test_it_is_kept_and_can_be_read_with_the_library(
@@ -146,10 +141,7 @@ class TestPubAndSub:
             (message.topic, message.payload, message.frames)
             for message in found
             if isinstance(message, Message)
-        ] == [
-            ("kept", b"1", (b"1", b"2")),
-            ("kept alone", b"", ()),
-        ]
+        ] == [("kept", b"1", (b"1", b"2")), ("kept alone", b"", ())]
 
     def test_what_the_library_publishes_comes_to_subscribers(
         self, ends: Callable[[int, int], Ends], brokers: list[BrokerUnderTest]
@@ -159,7 +151,6 @@ class TestPubAndSub:
         with Publisher(endpoint=brokers[0].doors["smq"]) as publisher:
             publisher.publish("prices", "other", b"1")
             publisher.publish("prices", "library", b"2")
-
         assert receive(sub, TIMEOUT) == [b"library", b"2"]
 
     def test_the_full_envelope_has_number_and_time_behind(self, ends: Callable[[int, int], Ends]) -> None:
@@ -167,9 +158,7 @@ class TestPubAndSub:
         connected(pub, sub)
         for number in range(50):
             pub.send_multipart([b"eur", b"%d" % number])
-
         got = [receive(sub, TIMEOUT) for _ in range(50)]
-
         numbers = [int(frames[-1].split()[0]) for frames in got]
         assert [frames[:-1] for frames in got] == [[b"eur", b"%d" % number] for number in range(50)]
         assert numbers == list(range(numbers[0], numbers[0] + 50))
@@ -181,7 +170,6 @@ class TestPubAndSub:
             pub.send_multipart([b"t%d" % (number % 3), b"%d" % number])
         for _ in range(100):
             receive(first, TIMEOUT)
-
         newest = {b"t0": b"99", b"t1": b"97", b"t2": b"98"}
         for broker in (0, 1):
             wait_until(partial(self._has_latest, ends(broker, 2), newest))
@@ -218,12 +206,10 @@ class TestReplay:
 
     def test_an_empty_name_is_the_devices_stream_and_a_pattern_chooses(self, filled: Ends) -> None:
         _told, messages = filled.ask(b"", after=self.first - 1, topics=["*.b"])
-
         assert {message[1] for message in messages} == {b"replay.b"}
 
     def test_after_the_end_there_is_nothing(self, filled: Ends) -> None:
         told, messages = filled.ask(b"prices", after=10**9)
-
         assert (told["count"], messages) == (0, [])
 
     @pytest.mark.parametrize(
@@ -251,7 +237,6 @@ class TestReplay:
         code: str,
     ) -> None:
         told, _messages = ends(0, 0).ask(stream, **options)
-
         assert told["code"] == code
         assert "Traceback" not in brokers[0].process.log_text()
 

@@ -156,7 +156,6 @@ def numbered(*topics: str, first: int = 1) -> list[tuple[int, str]]:
 class TestPublishing:
     def test_messages_are_numbered_from_1_in_the_order_of_their_batches(self, rig: StreamsRig) -> None:
         answers = [rig.publish("a", "b"), rig.publish("c"), rig.publish("d", "e")]
-
         assert answers == [StoredNumbers(1), StoredNumbers(3), StoredNumbers(4)]
         assert rig.read() == numbered("a", "b", "c", "d", "e")
 
@@ -165,14 +164,12 @@ class TestPublishing:
     ) -> None:
         answers = [rig.begin("a"), *(rig.begin("b") for _ in range(50))]
         eventually(lambda: all(answers))
-
         assert [answer[0] for answer in answers] == [StoredNumbers(number) for number in range(1, 52)]
         assert documents["stream.orders"].count_documents({"_id": {"$gt": 0}}) <= 2
 
     def test_two_brokers_make_one_order_without_a_hole(self, two: tuple[StreamsRig, StreamsRig]) -> None:
         names = [f"{number}" for number in range(20)]
         answers = [two[number % 2].publish(name) for number, name in enumerate(names)]
-
         assert answers == [StoredNumbers(number) for number in range(1, 21)]
         assert two[0].read() == two[1].read() == numbered(*names)
 
@@ -180,7 +177,6 @@ class TestPublishing:
     def test_an_insert_without_an_answer_is_stored_once(self, rig: StreamsRig, kind: Kind) -> None:
         rig.publish("a")
         rig.fails(kind, "insert", times=2)
-
         assert rig.publish("b") == StoredNumbers(2)
         assert rig.read() == numbered("a", "b")
 
@@ -190,11 +186,9 @@ class TestPublishing:
         one, other = two
         one.publish("a")
         one.fails(Kind.LATE, "insert")
-
         answer = one.publish("b")
         other.publish("c")
         one.line.land()
-
         assert answer == StoredNumbers(2)
         assert one.read() == numbered("a", "b", "c")
 
@@ -206,9 +200,7 @@ class TestPublishing:
 class TestIds:
     def test_a_batch_that_comes_again_is_stored_once(self, rig: StreamsRig) -> None:
         first = rig.publish("a", "b", id="p/1")
-
         again = rig.publish("a", "b", id="p/1", repeated=True)
-
         assert (first, again) == (StoredNumbers(1), StoredNumbers(0, {0: 1, 1: 2}))
         assert rig.read() == numbered("a", "b")
 
@@ -217,7 +209,6 @@ class TestIds:
     ) -> None:
         two[0].publish("a", id="p/1")
         two[0].publish("b", id="p/2")
-
         assert two[1].publish("b", id="p/2", repeated=True) == StoredNumbers(0, {0: 2})
 
     def test_a_batch_that_both_brokers_have_is_stored_by_one(
@@ -254,7 +245,6 @@ class TestIds:
     def test_the_same_batch_twice_in_one_segment_is_stored_once(self, rig: StreamsRig) -> None:
         answers = [rig.begin("a"), rig.begin("b", id="p/1"), rig.begin("b", id="p/1", repeated=True)]
         eventually(lambda: all(answers))
-
         assert [answer[0] for answer in answers] == [
             StoredNumbers(1),
             StoredNumbers(2),
@@ -287,10 +277,8 @@ class TestIds:
         one.publish("a")
         one.line.inside = lambda: assert_stored(other.publish("elsewhere"))
         one.fails(Kind.INSIDE_BEFORE, "insert")
-
         copies = [one.begin("b", ids={"=x": 0}), one.begin("c", "b", ids={"=x": 1})]
         eventually(lambda: all(copies))
-
         assert [copy[0] for copy in copies] == [StoredNumbers(3), StoredNumbers(4, {1: 3})]
         assert one.read() == numbered("a", "elsewhere", "b", "c")
 
@@ -301,10 +289,8 @@ class TestIds:
         one.publish("a")
         one.line.inside = lambda: assert_stored(other.publish("elsewhere"))
         one.fails(Kind.INSIDE_BEFORE, "insert")
-
         first, second = one.begin("b", ids={"=x": 0}, expected=Expected(1)), one.begin("b", ids={"=x": 0})
         eventually(lambda: bool(first and second))
-
         assert isinstance(first[0], ConflictError)
         assert second == [StoredNumbers(3)]
         assert one.read() == numbered("a", "elsewhere", "b")
@@ -316,10 +302,8 @@ class TestIds:
         one.publish("a")
         one.line.inside = lambda: assert_stored(other.publish("elsewhere"))
         one.fails(Kind.INSIDE_BEFORE, "insert")
-
         first, second = one.begin("b"), one.begin("c", expected=Expected(1))
         eventually(lambda: bool(first and second))
-
         assert first == [StoredNumbers(3)]
         assert isinstance(second[0], ConflictError)
         assert second[0].last == 3
@@ -327,16 +311,12 @@ class TestIds:
     def test_a_batch_of_which_a_part_was_there_hears_its_own_numbers_again(self, rig: StreamsRig) -> None:
         rig.publish("a", ids={"=x": 0})
         assert rig.publish("b", "a", "c", id="p/1", ids={"=x": 1}) == StoredNumbers(2, {1: 1})
-
         again = rig.publish("b", "a", "c", id="p/1", ids={"=x": 1}, repeated=True)
-
         assert again == StoredNumbers(0, {0: 2, 1: 1, 2: 3})
 
     def test_a_message_with_an_id_is_stored_once_and_those_beside_it_are_new(self, rig: StreamsRig) -> None:
         rig.publish("a", "b", ids={"=x": 0})
-
         again = rig.publish("c", "a", "d", ids={"=x": 1, "=y": 2})
-
         assert again == StoredNumbers(3, {1: 1})
         assert rig.read() == numbered("a", "b", "c", "d")
         assert rig.publish("d", ids={"=y": 0}) == StoredNumbers(0, {0: 4})
@@ -347,7 +327,6 @@ class TestIds:
         broker = brokers(dedupe_window=60.0)
         broker.publish("a", ids={"=x": 0})
         time.value += 61
-
         assert broker.publish("b", ids={"=x": 0}) == StoredNumbers(2)
 
 
@@ -357,7 +336,6 @@ class TestLateCopies:
     def test_a_first_copy_that_comes_after_its_repeat_is_not_stored_again(self, rig: StreamsRig) -> None:
         rig.publish("a", **batch(1, again=True))
         rig.publish("b", **batch(2))
-
         assert rig.publish("a", **batch(1)) == StoredNumbers(0, {0: 1})
         assert rig.publish("c", **batch(3)) == StoredNumbers(3)
         assert rig.read() == numbered("a", "b", "c")
@@ -386,10 +364,8 @@ class TestLateCopies:
         one.publish("0", **batch(0))
         one.line.inside = lambda: assert_stored(other.publish("2", **batch(2, again=True)))
         one.fails(Kind.INSIDE_BEFORE, "insert")
-
         late = [one.begin("1", **batch(1)), one.begin("2", **batch(2)), one.begin("3", **batch(3))]
         eventually(lambda: all(late))
-
         assert isinstance(late[0][0], UnavailableError)
         assert late[1:] == [[StoredNumbers(0, {0: 2})], [StoredNumbers(3)]]
         assert one.read() == numbered("0", "2", "3")
@@ -401,7 +377,6 @@ class TestLateCopies:
         other.publish("b", **batch(2, again=True))
         for at in range(3):
             one.publish("x", **batch(1, of=f"other{at}"))
-
         assert one.publish("b", **batch(2)) == StoredNumbers(0, {0: 2})
 
     def test_nor_if_the_writer_has_missed_what_retention_removed(
@@ -415,13 +390,11 @@ class TestLateCopies:
         other.stream.store.raise_first(5)
         other.stream.store.remove(5)
         one.publish("x")
-
         assert isinstance(one.publish("b", **batch(4)), UnavailableError)
 
     def test_batches_of_a_known_publisher_are_not_looked_up(self, rig: StreamsRig) -> None:
         rig.publish("a", **batch(1))
         rig.fails(Kind.AWAY, "find", times=1000)
-
         answers = [rig.begin("b", **batch(at)) for at in range(2, 10)]
         eventually(lambda: all(answers))
         assert rig.publish("c", **batch(11)) == StoredNumbers(10)
@@ -431,7 +404,6 @@ class TestLateCopies:
         self, two: tuple[StreamsRig, StreamsRig]
     ) -> None:
         two[0].publish("a", id="#mine", repeated=True)
-
         assert two[1].publish("a", id="#mine") == StoredNumbers(0, {0: 1})
 
 
@@ -444,9 +416,7 @@ class TestExpectations:
     @pytest.mark.parametrize("last", [0, 1, 3, 99])
     def test_else_it_is_refused_and_told_where_it_ends(self, rig: StreamsRig, last: int) -> None:
         rig.publish("a", "b")
-
         answer = rig.publish("c", expected=Expected(last))
-
         assert isinstance(answer, ConflictError)
         assert answer.last == 2
         assert rig.read() == numbered("a", "b")
@@ -454,7 +424,6 @@ class TestExpectations:
     def test_what_another_broker_has_stored_counts(self, two: tuple[StreamsRig, StreamsRig]) -> None:
         two[0].publish("a")
         two[1].publish("b")
-
         assert two[0].publish("c", expected=Expected(2)) == StoredNumbers(3)
         assert isinstance(two[1].publish("d", expected=Expected(2)), ConflictError)
 
@@ -464,15 +433,12 @@ class TestExpectations:
         answers: list[StoredNumbers | SluiceError] = []
         one.line.inside = lambda: answers.append(other.publish("b", expected=Expected(1)))
         one.fails(Kind.INSIDE_BEFORE, "insert")
-
         answers.append(one.publish("c", expected=Expected(1)))
-
         assert answers[0] == StoredNumbers(2)
         assert isinstance(answers[1], ConflictError)
 
     def test_a_topic_ends_with_its_own_last_message(self, rig: StreamsRig) -> None:
         rig.publish("x", "y", "x", "y")
-
         assert rig.publish("x", expected=Expected(3, b"x")) == StoredNumbers(5)
         assert rig.publish("new", expected=Expected(0, b"new")) == StoredNumbers(6)
         assert isinstance(rig.publish("y", expected=Expected(3, b"y")), ConflictError)
@@ -505,7 +471,6 @@ class TestReading:
     )
     def test_topics_are_chosen(self, filled: StreamsRig, wanted: list[str], numbers: list[int]) -> None:
         found = filled.read(topics=tuple(topic.encode() for topic in wanted))
-
         assert [number for number, _topic in found] == numbers
 
     @pytest.mark.parametrize("topic", [b"a.>.b", b"a*", b"x.a>", b"*a.b", b"t" * 256])
@@ -517,9 +482,7 @@ class TestReading:
         topics = [f"t{at}" for at in range(4096)]
         for _ in range(20):
             rig.publish(*topics)
-
         rig.stream.store.read(1, 4 << 20)
-
         assert len(rig.stream.store.read(1, 4 << 20).segments) == 8
         assert len(rig.read(1, most=10**6)) == 20 * 4096
 
@@ -530,7 +493,6 @@ class TestReading:
         self, filled: StreamsRig, brokers: Callable[..., StreamsRig]
     ) -> None:
         other = brokers()
-
         assert [other.read(first) for first in range(1, 8)] == [filled.read(first) for first in range(1, 8)]
         assert filled.stream.read_recent(Wanted(1, Topics(), 10, 1000)) is not None
         assert other.stream.read_recent(Wanted(1, Topics(), 10, 1000)) is None
@@ -539,7 +501,6 @@ class TestReading:
         woken: list[int] = []
         rig.stream.wait("me", 1, lambda: woken.append(1))
         rig.publish("a")
-
         eventually(lambda: bool(woken))
         rig.publish("b")
         assert woken == [1]
@@ -548,7 +509,6 @@ class TestReading:
         rig.publish("a")
         woken: list[int] = []
         rig.stream.wait("me", 1, lambda: woken.append(1))
-
         eventually(lambda: bool(woken))
 
     def test_who_waits_is_woken_by_what_another_broker_publishes(
@@ -558,7 +518,6 @@ class TestReading:
         two[0].stream.wait("me", 1, lambda: woken.append(1))
         two[1].publish("a")
         two[0].stream.read_newer()
-
         eventually(lambda: bool(woken))
         assert two[0].read() == numbered("a")
 
@@ -592,9 +551,7 @@ class TestReading:
         two[1].publish("c")
         segments, _kept = two[1].stream.segments(3)
         two[0].stream.wait("me", 1, lambda: woken.append(1))
-
         two[0].streams.on_segment(BusEvent(BusKind.SEGMENT, "orders", 3, carried(segments[0])))
-
         assert woken == []
         assert two[0].read() == numbered("a", "b", "c")
 
@@ -604,9 +561,7 @@ class TestRetention:
         broker = brokers(max_messages=3)
         for _ in range(5):
             broker.publish("a", "b")
-
         broker.streams.sweep()
-
         reading = brokers().stream.read(Wanted(2, Topics(), 100, 1 << 20))
         assert (reading.gone, reading.first) == (6, 11)
         assert brokers().read() == numbered("b", "a", "b", first=8)
@@ -620,7 +575,6 @@ class TestRetention:
         broker.publish("b")
         time.value = 120
         broker.streams.sweep()
-
         assert brokers().read() == numbered("b", first=2)
 
     def test_bytes_are_bounded(self, brokers: Callable[..., StreamsRig]) -> None:
@@ -628,7 +582,6 @@ class TestRetention:
         for name in "abcdefg":
             broker.publish(name)  # 6 bytes each
         broker.streams.sweep()
-
         assert brokers().read() == numbered("c", "d", "e", "f", "g", first=3)
 
     def test_segments_are_removed_once_no_writer_can_take_them_for_the_tail(
@@ -701,7 +654,6 @@ class TestRetention:
 
     def test_a_stream_that_was_deleted_goes_on_with_its_numbers(self, rig: StreamsRig) -> None:
         rig.publish("a", "b")
-
         assert rig.streams.remove("orders") == 2
         assert rig.publish("c") == StoredNumbers(3)
         assert rig.read(3) == [(3, "c")]
@@ -712,7 +664,6 @@ def test_who_reads_from_the_oldest_gets_what_came_after_all_was_erased(rig: Stre
         rig.publish("old")
     rig.streams.remove("orders")
     rig.publish("new")
-
     assert rig.read() == [(301, "new")]
 
 
@@ -725,7 +676,6 @@ class TestClocks:
             if at == 2:
                 time.value += jump
             broker.publish(f"t{at}")
-
         segments, _first = two[0].stream.segments(1)
         times = [segment.at for segment in segments]
         assert [segment.first for segment in segments] == [1, 2, 3, 4]
@@ -738,7 +688,6 @@ class TestClocks:
         two[0].publish("a", ids={"x": 0})
         time.value -= 86_400
         two[1].publish("a", ids={"x": 0})
-
         assert two[0].read() == numbered("a")
 
     def test_a_clock_that_was_set_back_and_is_right_again_removes_nothing_that_is_young(
@@ -750,15 +699,12 @@ class TestClocks:
         time.value += 86_400
         broker.publish("young")
         broker.streams.sweep()
-
         assert broker.read() == [(2, "young")]
 
 
 def test_a_segment_scanned_is_what_was_published(rig: StreamsRig) -> None:
     rig.publish("a", "b")
-
     segments, _first = rig.stream.segments(1)
-
     assert [scan(segment.packed)[1] for segment in segments] == [[b"a", b"b"]]
 
 

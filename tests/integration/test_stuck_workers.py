@@ -80,11 +80,9 @@ def test_a_quiet_worker_ends_its_job_and_gets_no_other(broker: BrokerProcess) ->
             first = producer.submit("one", b"1")
             assert begun.acquire(timeout=TIMEOUT)
             name = one(client, "one").name
-            # When
             assert client.workers.quiet(name) == 1
             second = producer.submit("one", b"2")
             go_on.set()
-            # Then
             assert first.result(TIMEOUT) == b"done"
             assert one(client, "one").quiet
             assert client.queues.get("one").ready == 1

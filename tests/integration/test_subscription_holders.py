@@ -94,13 +94,11 @@ def test_messages_are_kept_for_a_subscription_as_long_as_somebody_uses_it(
     assert unread(one) == 1
     # When nobody has used it for a month
     age(documents)
-    # Then
     third = SubscriptionsRig(documents, "b3")
     assert unread(third) is None
     # When somebody holds it for a month
     third.hold()
     age(documents)
-    # Then
     assert unread(SubscriptionsRig(documents, "b4")) == 1
 
 

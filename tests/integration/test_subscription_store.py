@@ -109,9 +109,7 @@ class TestHold:
         hold(store, "z")
         store.release(STREAM, NAME)
         monkeypatch.setattr(SubscriptionStore, "get", read_then_other)
-        # When
         found = hold(store, "a")
-        # Then
         assert found.holder == holder("b")
 
 

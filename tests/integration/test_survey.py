@@ -33,15 +33,12 @@ def fill(documents: Database[dict[str, Any]], queue: str, *jobs: dict[str, Any])
 def test_a_survey_shows_owners_and_the_first_expiry_of_each_queue(
     documents: Database[dict[str, Any]],
 ) -> None:
-    # Given
     later = NOW.replace(year=2027)
     fill(documents, "held", *({"state": "reserved", "owner": owner} for owner in ("a", "b", "b")))
     fill(documents, "expires", *({"state": "ready", "expires_at": when} for when in (later, NOW, later)))
     fill(documents, "ended", {"state": "dead", "owner": "c", "expires_at": NOW})
     fill(documents, "strange", {"state": "reserved", "owner": 5}, {"state": "ready", "expires_at": "soon"})
-    # When
     found = survey_queues(documents, ["held", "expires", "ended", "strange", "absent"])
-    # Then
     assert found == {
         "held": Surveyed(frozenset({"a", "b"})),
         "expires": Surveyed(expires=NOW.timestamp()),
@@ -69,7 +66,6 @@ def test_a_queue_that_can_not_be_surveyed_is_left_out_alone(documents: Database[
     documents.create_collection(
         "queue.broken", viewOn="queue.good", pipeline=[{"$set": {"state": {"$divide": [1, 0]}}}]
     )
-    # Then
     found = survey_queues(documents, ["good", "broken", "other"])
     assert found == {"good": Surveyed(frozenset("a"), math.inf), "other": Surveyed()}
     assert survey_queues(documents, []) == {}

@@ -121,13 +121,11 @@ def test_states_wait_in_their_order_for_a_manager_that_does_not_read(tmp_path: P
                 others.sendto(b"STATUS=of others", manager.environment["NOTIFY_SOCKET"])
         notifier = Notifier(manager.environment)
         notifier.starting(lambda: "")
-        # When
         notifier.ready()
         with notifier.reloading():
             pass
         notifier.stopping()
         manager.drain()
-        # Then
         gevent.sleep(2.0)
         notifier.close()
         states = [next(iter(manager.next())) for _ in range(4)]

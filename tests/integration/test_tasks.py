@@ -111,25 +111,19 @@ def test_who_is_given_its_id_finds_it_at_another_broker_even_if_its_first_page_h
     rig.first.line.fault = Fault(Kind.HELD, "delete_many", times=1)
     task = rig.first.tasks.begin("purge", "mail", state="ready")
     come_to_rest()
-
     given = task.outcome(wait=0)["task"]
-
     rig.first.line.dead = True
     assert rig.second.tasks.find(given).kind == "purge"
 
 
 def test_what_takes_longer_goes_on_page_by_page_and_is_seen_at_every_broker(rig: TasksRig) -> None:
-    # Given
     task = rig.purge()
     done = JOBS - rig.left()
-    # Then
     assert task.outcome(wait=0) == {"task": task.id, "done": done, "total": JOBS}
     for broker in (rig.first, rig.second):
         [row] = broker.tasks.latest()
         assert (row.id, row.kind, row.queue, row.state) == (task.id, "purge", "mail", "running")
-    # When
     rig.carry_out()
-    # Then
     assert task.outcome() == JOBS
     assert rig.left() == 0
     row = rig.second.tasks.find(task.id)
@@ -154,9 +148,7 @@ def test_another_broker_slows_a_task_only_while_it_works_on_jobs(rig: TasksRig) 
     alone = seconds_of_a_purge(rig)
     rig.first.owners.others = 1
     rig.store.push(some_jobs(JOBS), NOW)
-
     beside_one_at_rest = seconds_of_a_purge(rig)
-
     rig.first.owners.others_at_work = True
     rig.store.push(some_jobs(JOBS), NOW)
     assert beside_one_at_rest < 1.5 * alone
@@ -187,16 +179,13 @@ def test_a_task_that_is_cancelled_at_another_broker_ends_after_its_page(rig: Tas
 
 
 def test_a_task_whose_broker_is_killed_is_seen_as_interrupted_and_goes_on_at_another(rig: TasksRig) -> None:
-    # Given
     task = rig.purge()
     rig.die(rig.first, rig.second)
     left = rig.left()
     assert 0 < left < JOBS
     assert rig.second.tasks.find(task.id).state == "interrupted"
-    # When
     rig.second.tasks.take_up()
     rig.carry_out()
-    # Then
     assert rig.left() == 0
     found = rig.second.tasks.find(task.id)
     assert (found.state, found.done, found.broker) == ("done", JOBS, "second")
@@ -210,27 +199,21 @@ def test_a_task_of_a_live_broker_is_left_to_it(rig: TasksRig) -> None:
 
 
 def test_a_broker_whose_task_another_has_taken_goes_on_with_it_no_more(rig: TasksRig) -> None:
-    # Given
     task = rig.purge()
     rig.documents["tasks"].update_one({"_id": task.id}, {"$set": {"owner": "another"}})
-    # When
     rig.time.passes(10.0)
-    # Then
     assert not rig.first.tasks.busy
     assert rig.left() > 0
 
 
 def test_a_broker_that_stops_leaves_its_task_to_the_next_at_once(rig: TasksRig) -> None:
-    # Given
     task = rig.purge()
     rig.first.tasks.stop()
     rig.time.passes(1.0)
     assert not rig.first.tasks.busy
     assert "task" in task.outcome()
-    # When
     rig.second.tasks.take_up()
     rig.carry_out()
-    # Then
     assert rig.left() == 0
     assert rig.second.tasks.find(task.id).state == "done"
 
@@ -253,17 +236,14 @@ def test_an_order_that_mongodb_does_not_take_at_all_is_refused_to_whoever_gave_i
 
 
 def test_a_redrive_with_a_limit_that_another_broker_ends_moves_no_more_than_that(rig: TasksRig) -> None:
-    # Given
     rig.bury()
     limit = JOBS - PAGE // 2
     task = rig.first.tasks.begin("redrive", "mail", limit=limit)
     come_to_rest()
     rig.die(rig.first, rig.second)
     assert 0 < rig.left() < limit
-    # When
     rig.second.tasks.take_up()
     rig.carry_out()
-    # Then
     assert (rig.left("ready"), rig.left("dead")) == (limit, JOBS - limit)
     answer = rig.second.tasks.find(task.id).answer
     assert answer == {"moved": limit, "left": JOBS - limit, "refused": []}
@@ -291,10 +271,8 @@ def test_a_redrive_goes_on_though_its_target_is_paused_or_full_by_then(rig: Task
     rig.time.passes(1.0)
     assert rig.left("dead") > 0
     rig.second.queues.open("other").pause(frozenset([INTAKE]))
-    # When
     rig.second.tasks.take_up()
     rig.carry_out()
-    # Then
     assert rig.left("dead") == 0
     assert rig.second.tasks.find(task.id).state == "done"
     with pytest.raises(PausedError):
@@ -311,10 +289,8 @@ def test_a_task_that_can_not_be_taken_up_keeps_no_other_from_it(
     strange = rig.documents["tasks"].find_one({"_id": task.id}) or {}
     strange |= {"_id": "0", "order": {"nobody": "knows"}}
     rig.documents["tasks"].insert_one(strange)
-    # When
     rig.second.tasks.take_up()
     rig.carry_out()
-    # Then
     assert rig.second.tasks.find(task.id).state == "done"
     assert "task 0 of a dead broker is not continued" in caplog.text
 

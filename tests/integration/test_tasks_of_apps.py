@@ -99,10 +99,8 @@ def test_many_coroutines_push_at_once_and_a_refusal_is_raised(endpoint: str, cli
 
     with App(endpoint=endpoint) as app:
         task: Any = app.task(queue="many", kind="many")(lambda: None)
-        # When
         assert asyncio.run(push_many()) == 1000
         client.queues.pause("many", "intake")
-        # Then
         with pytest.raises(PausedError):
             asyncio.run(task.apush())
         assert client.queues.get("many").ready == 1000
@@ -141,10 +139,8 @@ def test_a_task_that_fails_runs_again_until_its_retries_are_used(shop: App) -> N
 
 
 def test_a_job_that_can_not_be_called_is_a_dead_letter(shop: App, client: Client) -> None:
-    # When
     receipt = shop.get_producer().push_json("sums", {"a": "x"}, headers={"kind": "add"})
     receipt.wait(TIMEOUT)
-    # Then
     wait_until(lambda: client.jobs.get("sums", receipt.id).state == "dead")
     dead = client.jobs.get("sums", receipt.id)
     assert dead.attempts == 1
@@ -171,12 +167,10 @@ def test_a_group_is_done_when_its_steps_are(shop: App, client: Client) -> None:
 
 
 def test_a_group_goes_on_with_the_results_of_its_steps(shop: App) -> None:
-    # Given
     add: Any = shop.tasks["add"]
     total: Any = shop.tasks["total"]
     refuse: Any = shop.tasks["refuse"]
     inner = group(add.s(2), add.s(3)).then(total.s(PREVIOUS))
-    # Then
     assert group(add.s(1), inner, chain(add.s(1), add.s(PREVIOUS))).then(total.s(PREVIOUS)).call() == 12
     middle = chain(add.s(1), group(add.s(4), add.s(5)), total.s(PREVIOUS), add.s(PREVIOUS, b=100))
     assert middle.call() == 111
@@ -186,7 +180,6 @@ def test_a_group_goes_on_with_the_results_of_its_steps(shop: App) -> None:
 
 
 def test_tasks_run_in_an_event_loop(endpoint: str, client: Client) -> None:
-    # Given
     app = App("looped", endpoint=endpoint)
     began, stopped = 0, asyncio.Event()
 
@@ -216,7 +209,6 @@ def test_tasks_run_in_an_event_loop(endpoint: str, client: Client) -> None:
         async with app.aworker(concurrency=300):
             # When: none ends before all of them run
             met = await asyncio.gather(*(meet.acall(count=300) for _ in range(300)))
-            # Then
             assert met == [300] * 300
             assert await chain(plain.s(1), plain.s(PREVIOUS)).acall() == 3
             assert await group(plain.s(1), plain.s(2)).then(many.s(PREVIOUS)).acall() == 2
@@ -278,10 +270,8 @@ def test_schedules_are_at_the_broker_as_they_are_in_the_code(endpoint: str, clie
             schedule.name for schedule in client.schedules.list() if not schedule.name.startswith("looped")
         ]
 
-    # Given
     client.schedules.add("by-hand", "reports", b"x", every="1h")
     scheduled(endpoint, "nightly", name="other").declare_schedules()
-    # When
     scheduled(endpoint, "hourly", "nightly").declare_schedules()
     client.schedules.pause("shop.nightly")
     first = client.schedules.get("shop.hourly")
@@ -302,7 +292,6 @@ def test_schedules_are_at_the_broker_as_they_are_in_the_code(endpoint: str, clie
 
 
 def test_a_worker_declares_schedules_at_its_start_and_runs_them(endpoint: str, client: Client) -> None:
-    # Given
     ran = threading.Event()
     app = App("clock", endpoint=endpoint)
 
@@ -312,11 +301,9 @@ def test_a_worker_declares_schedules_at_its_start_and_runs_them(endpoint: str, c
         if day == 5:
             ran.set()
 
-    # When
     with app.worker():
         wait_until(lambda: "clock.day" in [schedule.name for schedule in client.schedules.list()])
         client.schedules.run("clock.day")
-        # Then
         assert ran.wait(TIMEOUT)
 
 

@@ -95,12 +95,10 @@ def test_a_tenant_at_its_limit_keeps_nobody_waiting(rig: TenantRig, first: str) 
 def test_a_job_that_has_ended_makes_room_for_the_next_of_its_tenant_at_once(
     rig: TenantRig, kind: str
 ) -> None:
-    # Given
     broker = rig.broker()
     worker = rig.worker(broker)
     rig.tenant(broker, "flood", 9)
     broker.queue.scheduler.held_back.next = math.inf  # so that no time tells of it
-    # When
     rig.finish(worker, broker, 2, kind=kind)
     # Then, without a tick
     assert len(worker.jobs) == 4
@@ -108,16 +106,13 @@ def test_a_job_that_has_ended_makes_room_for_the_next_of_its_tenant_at_once(
 
 
 def test_two_brokers_share_what_a_tenant_may_have_and_others_have_theirs(rig: TenantRig) -> None:
-    # Given
     one, other = rig.broker(), rig.broker()
     first, second = rig.worker(one), rig.worker(other)
     rig.passes(2 * BEAT)
-    # When
     rig.tenant(one, "flood", 30)
     rig.tenant(other, "flood", 30)
     rig.tenant(other, "acme", 1)
     rig.passes(2.0)
-    # Then
     assert rig.turns(first, second) == {"flood": 2, "acme": 1}
     for _ in range(20):
         worker, broker = (first, one) if first.in_flight else (second, other)
@@ -128,23 +123,19 @@ def test_two_brokers_share_what_a_tenant_may_have_and_others_have_theirs(rig: Te
 
 
 def test_what_ends_at_one_broker_is_found_at_the_other_that_has_workers(rig: TenantRig) -> None:
-    # Given
     one, other = rig.broker(), rig.broker()
     first = rig.worker(one, prefetch=2)
     rig.tenant(one, "flood", 4)
     second = rig.worker(other)
     rig.passes(2 * BEAT)
     assert (len(first.in_flight), len(second.in_flight)) == (2, 0)
-    # When
     one.queue.resize(first, 0)
     rig.finish(first, one, 2)
     rig.awake(1.0)
-    # Then
     assert rig.turns(second) == {"flood": 2}
 
 
 def test_what_ends_at_one_broker_is_told_to_the_other(rig: TenantRig) -> None:
-    # Given
     one, other = rig.broker(), rig.broker()
     first = rig.worker(one, prefetch=2)
     rig.tenant(one, "flood", 4)
@@ -152,7 +143,6 @@ def test_what_ends_at_one_broker_is_told_to_the_other(rig: TenantRig) -> None:
     rig.passes(2 * BEAT)
     other.queue.scheduler.held_back.next = math.inf  # so that no time tells of it
     rig.deaf = False
-    # When
     one.queue.resize(first, 0)
     rig.finish(first, one, 2)
     rig.rest()
@@ -161,13 +151,11 @@ def test_what_ends_at_one_broker_is_told_to_the_other(rig: TenantRig) -> None:
 
 
 def test_a_dead_brokers_slots_are_free_when_its_jobs_are_given_back(rig: TenantRig) -> None:
-    # Given
     one, other = rig.broker(), rig.broker()
     rig.tenant(one, "flood", 3)
     rig.worker(one)
     rig.passes(2 * BEAT)
     worker = rig.worker(other)
-    # When
     one.line.dead = True
     rig.passes(2 * LEASE)
     assert worker.jobs == []
@@ -181,32 +169,27 @@ def test_a_dead_brokers_slots_are_free_when_its_jobs_are_given_back(rig: TenantR
 @pytest.mark.parametrize("kind", [Kind.KILLED_BEFORE, Kind.KILLED_AFTER])
 @pytest.mark.parametrize("method", ["bulk_write", "aggregate"])
 def test_a_broker_that_is_killed_in_a_claim_keeps_nothing(rig: TenantRig, kind: Kind, method: str) -> None:
-    # Given
     one, other = rig.broker(), rig.broker()
     rig.tenant(other, "flood", 5)
     rig.passes(2 * BEAT)
     one.line.fault = Fault(kind, method)
     rig.worker(one)
     assert one.line.dead
-    # When
     worker = rig.worker(other)
     rig.passes(2 * LEASE)
     other.sweep()
     rig.passes(2.0)
-    # Then
     assert rig.turns(worker) == {"flood": 2} == rig.running()
 
 
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("kind", [Kind.CUT, Kind.LOST_REPLY, Kind.AWAY, Kind.LATE])
 def test_a_claim_without_an_answer_exceeds_nothing_and_loses_nothing(rig: TenantRig, kind: Kind) -> None:
-    # Given
     one, other = rig.broker(), rig.broker()
     rig.tenant(one, "flood", 9)
     one.line.fault = Fault(kind, "bulk_write")
     first = rig.worker(one)
     second = rig.worker(other)
-    # When
     rig.passes(2 * LEASE)
     one.line.land()
     for _ in range(3):
@@ -214,7 +197,6 @@ def test_a_claim_without_an_answer_exceeds_nothing_and_loses_nothing(rig: Tenant
         for broker in rig.brokers:
             broker.audit()
             broker.sweep()
-    # Then
     assert rig.running() == {"flood": 2}
     done = 0
     while rig.documents["queue.mail"].count_documents({}) and done < 30:
@@ -238,13 +220,11 @@ def test_a_broker_that_stops_leaves_the_slots_to_others_at_once(rig: TenantRig) 
 
 
 def test_a_broker_whose_tenants_are_all_at_their_limits_asks_about_once_a_second(rig: TenantRig) -> None:
-    # Given
     broker = rig.broker()
     for name in ("flood", "acme"):
         rig.tenant(broker, name, 9)
     worker = rig.worker(broker)
     rig.passes(5.0)
-    # When
     broker.line.fault = fault = Fault(Kind.INSIDE_AFTER, "aggregate", times=1000)
     rig.passes(20.0)
     # Then: two for each look
@@ -253,7 +233,6 @@ def test_a_broker_whose_tenants_are_all_at_their_limits_asks_about_once_a_second
 
 
 def test_limits_take_effect_when_a_running_broker_hears_of_them(rig: TenantRig) -> None:
-    # Given
     broker = rig.broker()
     rig.tenant(broker, "flood", 40)
     worker = rig.worker(broker)
@@ -276,10 +255,8 @@ def test_what_is_staged_goes_back_when_tenants_are_limited(rig: TenantRig, limit
     rig.tenant(broker, "flood", 9)
     worker = rig.worker(broker, prefetch=1)
     assert rig.running() == {"flood": 9}
-    # When
     rig.reconfigure(broker, tenant_max_running=1)
     rig.passes(1.0)
-    # Then
     assert rig.running() == {"flood": 1} == rig.turns(worker)
 
 

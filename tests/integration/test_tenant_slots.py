@@ -81,13 +81,10 @@ def limits_of(store: QueueStore) -> TenantLimits:
 
 
 def test_a_tenant_at_its_limit_is_passed_over_and_others_go_on(mail: QueueStore) -> None:
-    # Given
     push(mail, flood=50, acme=2)
-    # When
     first = claim(mail)
     push(mail, bolt=1)
     second = claim(mail)
-    # Then
     assert turns(first) == {"flood": 3, "acme": 2}
     assert turns(second) == {"bolt": 1}
     assert (first.more, second.more) == (False, False)
@@ -194,15 +191,12 @@ def _forward(store: QueueStore, job: Job) -> None:
     ],
 )
 def test_whatever_ends_a_reservation_frees_its_slot(mail: QueueStore, end: Any) -> None:
-    # Given
     mail.reconfigure(MOST._replace(tenant_max_running=1))
     push(mail, acme=1)
     (job,) = claim(mail, owner="other").jobs
     push(mail, acme=1)
     assert claim(mail).jobs == []
-    # When
     end(mail, job)
-    # Then
     assert taken(mail, "acme") == []
     assert len(claim(mail).jobs) == 1
 
@@ -211,7 +205,6 @@ def test_a_slot_that_another_broker_was_faster_with_keeps_nobody_else_from_runni
     documents: Database[dict[str, Any]], mail: QueueStore
 ) -> None:
     """The other one claims between the look for free slots and the update."""
-    # Given
     other = a_queue(documents, MOST)
     push(mail, acme=4, bolt=2)
     tenants = limits_of(mail)
@@ -225,7 +218,6 @@ def test_a_slot_that_another_broker_was_faster_with_keeps_nobody_else_from_runni
 
     stolen: list[Claim] = []
     tenants.taken = overtaken  # type: ignore[assignment, method-assign]
-    # When
     claimed = claim(mail)
     # Then one job of that tenant is left, and looked for once more
     assert turns(stolen[0]) == {"acme": 1}
@@ -256,16 +248,13 @@ def test_of_many_tenants_at_their_limits_none_hides_those_behind(mail: QueueStor
     while claimed := claim(mail, 200).jobs:
         begun += len(claimed)
     assert begun == 5 * FEW
-    # When
     push(mail, zed=1)
-    # Then
     assert turns(claim(mail, 1)) == {"zed": 1}
     held = claim(mail, 1)
     assert (len(held.held), held.more) == (5 * FEW, False)
 
 
 def test_a_lower_limit_holds_for_what_comes_and_a_higher_one_at_once(mail: QueueStore) -> None:
-    # Given
     push(mail, acme=9)
     running = claim(mail).jobs
     # When it is lower
@@ -287,10 +276,7 @@ def test_what_runs_when_the_limit_is_set_has_no_slot(store: QueueStore) -> None:
     assert len(claim(store).jobs) == 3
 
 
-def test_the_index_is_made_with_the_first_claim_and_goes_when_nobody_has_a_slot(
-    store: QueueStore,
-) -> None:
-    # Given
+def test_the_index_is_made_with_the_first_claim_and_goes_when_nobody_has_a_slot(store: QueueStore) -> None:
     push(store, acme=2)
     store.mend()
     assert SLOT_INDEX not in store.jobs.index_information()
@@ -313,7 +299,6 @@ def test_an_index_of_slots_that_somebody_has_removed_is_made_again(mail: QueueSt
     claim(mail)
     mail.jobs.drop_index(SLOT_INDEX)
     mail.jobs.update_many({"slot.n": 2}, {"$set": {"slot.n": 1}})
-    # When
     with pytest.raises(UnavailableError):
         claim(mail)
     # Then who ran by then has no slot any more
@@ -340,7 +325,6 @@ def test_a_burst_of_each_tenant_begins_at_once_and_then_so_many_a_second(
 def test_a_token_of_a_job_that_another_broker_was_faster_with_is_kept(
     documents: Database[dict[str, Any]],
 ) -> None:
-    # Given
     mail = a_queue(documents, RATE)
     push(mail, acme=1)
     tenants = limits_of(mail)
@@ -352,10 +336,8 @@ def test_a_token_of_a_job_that_another_broker_was_faster_with_is_kept(
 
     tenants.take = overtaken  # type: ignore[assignment, method-assign]
     assert claim(mail).jobs == []
-    # When
     tenants.take = take  # type: ignore[method-assign]
     push(mail, acme=1)
-    # Then
     assert turns(claim(mail)) == {"acme": 1}
     assert documents["limits"].find_one({"_id": "mail/acme"})["tokens"] == 2.0  # type: ignore[index]
 
@@ -397,15 +379,12 @@ def test_a_bucket_that_is_full_again_is_removed_some_time_after(documents: Datab
 def test_of_more_tenants_than_places_those_without_tokens_are_passed_over_in_one_claim(
     documents: Database[dict[str, Any]],
 ) -> None:
-    # Given
     mail = a_queue(documents, RATE._replace(tenant_burst=1))
     other = a_queue(documents, RATE._replace(tenant_burst=1))
     push(mail, **{f"t{at:02}": 2 for at in range(20)})
     assert len(claim(other, owner="other").jobs) == 20
     push(mail, zed=1)
-    # When
     claimed = claim(mail, 1)
-    # Then
     assert turns(claimed) == {"zed": 1}
     assert not claimed.more
 

@@ -12,16 +12,7 @@ from typing import Any
 import pytest
 import zmq
 
-from sluicemq import (
-    Client,
-    DeadError,
-    HardTimeLimitError,
-    Job,
-    Producer,
-    SoftTimeLimitError,
-    Worker,
-    aio,
-)
+from sluicemq import Client, DeadError, HardTimeLimitError, Job, Producer, SoftTimeLimitError, Worker, aio
 from sluicemq.protocol.rows import AttemptRow
 from support.broker_under_test import BrokerUnderTest, serving, spare
 from support.raw_sockets import receive

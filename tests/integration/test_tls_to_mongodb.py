@@ -60,7 +60,6 @@ def test_both_kinds_of_connections_take_its_options(mongodb: TlsMongoDB) -> None
 
 def test_principals_are_changed_over_it_without_a_broker(mongodb: TlsMongoDB) -> None:
     act(mongodb.x509, DATABASE, "add", {"name": "me", "password": "a long password", "permissions": "all"})
-
     assert "me" in {row["name"] for row in act(mongodb.x509, DATABASE, "list", {})}
 
 
@@ -104,7 +103,6 @@ def test_a_mongodb_whose_certificate_has_expired_is_named(tmp_path: Path) -> Non
     authority = Authority(tmp_path)
     with tls_door(authority.certificate("localhost", days=-1)) as port:  # mongod does not start with it
         told = why_no_primary(f"mongodb://localhost:{port}/?tls=true&tlsCAFile={authority.file}")
-
     assert told == f"the certificate of localhost:{port} has expired: give that MongoDB a new one"
 
 
@@ -118,16 +116,13 @@ def test_tls_where_there_is_none_is_named(mongo_uri: str, tmp_path: Path) -> Non
 
 def test_a_broker_with_a_wrong_password_says_so(mongodb: TlsMongoDB, tmp_path: Path) -> None:
     error = refusal(mongodb.uri(mongodb.tls, user="root:wrong-password@"), tmp_path)
-
     assert "MongoDB refuses user root of the URI (Authentication failed.): look at its password" in error
     assert "wrong-password" not in error
 
 
 def test_a_broker_that_finds_no_file_says_which(mongodb: TlsMongoDB, tmp_path: Path) -> None:
     uri = mongodb.uri("tls=true", "tlsCAFile=/nowhere/ca.pem", user=f"root:{PASSWORD}@")
-
     error = refusal(uri, tmp_path)
-
     assert "option no. 3, tlsCAFile=/nowhere/ca.pem" in error
     assert PASSWORD not in error
 

@@ -70,12 +70,10 @@ def test_a_pipeline_of_two_queues_is_one_trace(jobs: OwnQueue, spans: Traced) ->
     def resize(job: Job) -> None:
         jobs.producer.push(second, job.payload.upper()).wait(SECONDS)
 
-    # When
     with working(jobs, resize), working(jobs, lambda _job: b"stored", second):
         with spans.tracer.start_as_current_span("request"):
             job_id = jobs.push(b"cat")
         last = spans.one(f"commit {second}")
-    # Then
     assert len({span.context.trace_id for span in spans.all()}) == 1
     tree = {
         span.name: next((parent.name for parent in spans.all() if id_of(parent) == parent_of(span)), None)
@@ -123,10 +121,8 @@ def assert_conventional(jobs: OwnQueue, spans: Traced, job_id: str) -> None:
 
 
 def test_a_job_that_is_forwarded_stays_in_its_trace(jobs: OwnQueue, spans: Traced) -> None:
-    # Given
     first, second = jobs.queue, token_hex(6)
     jobs.broker.make(second)
-    # When
     with working(jobs, lambda _job: Forward(second)):
         with working(jobs, lambda job: json.dumps(job.headers).encode(), second):
             got = json.loads(jobs.producer.call(first, b"cat", SECONDS, headers={"own": 1}))
@@ -146,14 +142,12 @@ def test_the_children_of_a_job_are_in_its_trace(jobs: OwnQueue, spans: Traced) -
     jobs.broker.make(second)
     got: dict[bytes, dict[str, Any]] = {}
     children = [Forward(second, b"a", headers={"own": 1}), Forward(second, b"b")]
-    # When
     with (
         working(jobs, lambda _job: FanOut(*children, result=b"done")),
         working(jobs, lambda job: got.update({job.payload: job.headers}), second),
     ):
         assert jobs.producer.call(first, b"cat", SECONDS, headers={"of": "parent"}) == b"done"
         wait_until(lambda: len(spans.find(f"commit {second}")) == 2)
-    # Then
     assert len({span.context.trace_id for span in spans.all()}) == 1
     fan_out = spans.one(f"fanout {first}")
     assert {parent_of(span) for span in spans.find(f"process {second}")} == {id_of(fan_out)}
@@ -164,11 +158,9 @@ def test_the_children_of_a_job_are_in_its_trace(jobs: OwnQueue, spans: Traced) -
 def test_time_in_the_queue_is_seen(jobs: OwnQueue, spans: Traced) -> None:
     # Given: a job for which nobody works
     jobs.push(delay=0.3)
-    # When
     with working(jobs, lambda _job: None):
         waited = spans.one(f"wait {jobs.queue}")
         handled = spans.one(f"process {jobs.queue}")
-    # Then
     assert (waited.end_time or 0) - (waited.start_time or 0) >= 0.3e9
     assert waited.end_time == handled.start_time
 
@@ -183,16 +175,13 @@ def test_a_call_is_in_the_trace_of_its_caller(jobs: OwnQueue, spans: Traced) -> 
 
 
 def test_each_attempt_at_a_job_is_in_its_trace(jobs: OwnQueue, spans: Traced) -> None:
-    # Given
     def second_time_lucky(job: Job) -> None:
         if job.attempt == 1:
             raise ValueError("not today")
 
-    # When
     with working(jobs, second_time_lucky):
         jobs.push()
         spans.one(f"commit {jobs.queue}")
-    # Then
     sent, tries = spans.one(f"send {jobs.queue}"), spans.find(f"process {jobs.queue}")
     assert [parent_of(span) for span in tries] == [id_of(sent)] * 2
     assert [
@@ -215,15 +204,12 @@ def test_jobs_that_are_pushed_at_once_share_a_span(jobs: OwnQueue, spans: Traced
 
 
 def test_a_claim_and_its_verdicts_link_to_the_jobs(jobs: OwnQueue, spans: Traced) -> None:
-    # Given
     for _ in range(3):
         jobs.push()
     sent = {id_of(span) for span in spans.some(f"send {jobs.queue}", 3)}
-    # When
     with spans.tracer.start_as_current_span("round") as around, jobs.reserve(3) as claim:
         claim.jobs[0].reject("no")
         claim.commit()
-    # Then
     got = spans.one(f"receive {jobs.queue}")
     assert (got.kind, set(linked(got)), parent_of(got)) == (
         SpanKind.CLIENT, sent, around.get_span_context().span_id,
@@ -252,7 +238,6 @@ def test_pops_link_to_what_they_got_and_nothing_is_settled(jobs: OwnQueue, spans
 
 
 def test_what_goes_wrong_in_a_handler_stands_in_its_span(jobs: OwnQueue, spans: Traced) -> None:
-    # Given
     failures: dict[bytes, Exception] = {
         b"bug": ValueError("oops"), b"no": Reject("not mine"),
         b"later": Retry("busy", delay=100), b"stop": Requeue(),
@@ -262,7 +247,6 @@ def test_what_goes_wrong_in_a_handler_stands_in_its_span(jobs: OwnQueue, spans: 
         if job.attempt == 1:
             raise failures.pop(job.payload, Reject("again"))
 
-    # When
     with Worker(jobs.queue, fail, endpoint=jobs.endpoint):
         ids = {payload: jobs.push(payload) for payload in list(failures)}
 
@@ -274,7 +258,6 @@ def test_what_goes_wrong_in_a_handler_stands_in_its_span(jobs: OwnQueue, spans: 
             )
 
         wait_until(lambda: not failures and spans.find(f"release {jobs.queue}"))
-    # Then
     told = {
         payload: (span.status.status_code, span.status.description, attributes(span).get("error.type"))
         for payload in ids
@@ -309,7 +292,6 @@ def test_a_refused_push_is_an_error(jobs: OwnQueue, spans: Traced) -> None:
         refused.wait(SECONDS)
     with pytest.raises(TooLargeError):
         jobs.producer.push(jobs.queue, bytes(64 << 20))
-    # Then
     _, duplicate, large = sorted(spans.some(f"send {jobs.queue}", 3), key=lambda span: span.start_time or 0)
     assert attributes(duplicate)["error.type"] == "DUPLICATE"
     assert duplicate.status.status_code == large.status.status_code == StatusCode.ERROR
@@ -332,10 +314,8 @@ def test_a_verdict_that_comes_too_late_is_an_error(jobs: OwnQueue, spans: Traced
     assert len(claim) == 1
     claim.extend(0.01)
     wait_until(lambda: jobs.ids("ready"), what="it is back")
-    # When
     with pytest.raises(LeaseLostError):
         claim.commit()
-    # Then
     assert attributes(spans.one(f"commit {jobs.queue}"))["error.type"] == "LEASE_LOST"
 
 
@@ -353,7 +333,6 @@ def test_a_context_that_was_chosen_stays_and_the_push_links_to_it(jobs: OwnQueue
 
 
 def test_headers_that_a_handler_passes_on_carry_its_own_push(jobs: OwnQueue, spans: Traced) -> None:
-    # Given
     second = token_hex(6)
     jobs.broker.make(second)
 
@@ -364,7 +343,6 @@ def test_headers_that_a_handler_passes_on_carry_its_own_push(jobs: OwnQueue, spa
     with working(jobs, pass_on), working(jobs, lambda _job: None, second):
         jobs.push(headers={**CHOSEN, "own": 1})
         handled = spans.one(f"process {second}")
-    # Then
     sent = spans.one(f"send {second}")
     assert (sent.kind, parent_of(handled)) == (SpanKind.PRODUCER, id_of(sent))
     assert handled.context.trace_state.get("vendor") == "opaque"
@@ -407,13 +385,11 @@ def test_plain_sockets_pass_the_context_in_the_headers(plain: BrokerUnderTest, s
 def test_a_plain_push_is_the_parent_of_what_a_library_worker_does(
     plain: BrokerUnderTest, spans: Traced
 ) -> None:
-    # When
     doors = plain.take("ask")
     asker = plain.socket(zmq.REQ, doors.front)
     with Worker(doors.queue, lambda _job: b"done", endpoint=plain.doors["smq"]):
         asker.send_multipart([doors.queue.encode(), FRAME, b"cat"])
         assert receive(asker) == [b"done"]
-    # Then
     for name in ("process", "wait"):
         span = spans.one(f"{name} {doors.queue}")
         assert (parent_of(span), span.context.trace_id) == (int(SPAN, 16), int(TRACE, 16))

@@ -79,9 +79,7 @@ def test_a_worker_waits_for_its_queue_and_gets_its_first_job(
     with Worker(queue, lambda job: came.append(job.payload), prefetch=9, pop=pop, endpoint=jobs.endpoint):
         wait_until(lambda: "The worker waits for it" in caplog.text, SECONDS)
         assert queue not in names(jobs.client)
-        # When
         jobs.producer.push(queue, b"first").wait(SECONDS)
-        # Then
         wait_until(lambda: came == [b"first"], SECONDS)
     assert f"queue {queue}: its first push here comes from" in jobs.broker.process.log_text()
 
@@ -95,7 +93,6 @@ def test_a_worker_gets_the_jobs_of_a_queue_that_another_broker_makes(
         wait_until(lambda: "The worker waits for it" in caplog.text, SECONDS)
         # When its collection appears, with a job, which this broker is told by nobody
         jobs.collection.aggregate([{"$out": f"queue.{queue}"}])
-        # Then
         wait_until(lambda: came == [b"there"], SECONDS)
 
 

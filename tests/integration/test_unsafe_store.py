@@ -69,15 +69,12 @@ def test_no_mongodb_at_all_is_unavailable_and_not_unsafe() -> None:
 
 
 def test_a_broker_refuses_to_start_on_it(standalone: str, database: str, tmp_path: Path) -> None:
-    # Given
     broker = BrokerProcess(standalone, database, folder=tmp_path)
-    # When
     try:
         broker.launch()
         code = broker.process.wait(60)
     finally:
         broker.close()
-    # Then
     assert code == 1
     assert "--allow-unsafe-store" in broker.log_text()
     assert "Traceback" not in broker.log_text()

@@ -133,7 +133,6 @@ def test_what_is_wrong_is_refused_and_secrets_are_not_repeated(
     operator: Operator, action: str, fields: dict[str, Any], code: str
 ) -> None:
     answer = operator(action, **fields)
-
     assert answer[0] == code
     assert "hunter2" not in answer[1]
     assert "D:)Q" not in answer[1]
@@ -156,7 +155,6 @@ def test_principals_of_the_file_are_shown_and_changed_there_alone(mongo_uri: str
 def test_a_list_comes_in_pages(operator: Operator) -> None:
     for name in ("c", "a", "b"):
         operator("add", name=name, permissions="none")
-
     assert [row["name"] for row in operator("list", limit=2)] == ["a", "b"]
     assert [row["name"] for row in operator("list", after="b", limit=2)] == ["c"]
 

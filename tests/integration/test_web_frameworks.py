@@ -99,16 +99,13 @@ def events(example: Example, path: str) -> Iterator[tuple[str, Any]]:
 def test_a_page_of_fastapi_shows_a_report_from_its_order_to_its_end(broker: BrokerProcess) -> None:
     example = Example("fastapi", broker)
     with example.served("-m", "uvicorn", "--port", example.port, "reports:web"):
-        # Given
         ordered = example.ask("/reports?title=Year&pages=2", {})
         refused = example.ask("/reports?title=Nothing&pages=0", {})
         with urlopen(f"http://127.0.0.1:{example.port}{ordered['page']}") as page:
             assert b'new EventSource(location.pathname + "/events")' in page.read()
-        # When
         seen = events(example, f"{ordered['page']}/events")
         assert next(seen) == ("progress", {"state": "ready", "pages": 0})
         with example.running("-m", "sluicemq", "work", "reports:tasks", "--concurrency", "100"):
-            # Then
             assert list(seen)[-1] == ("done", "Year: 2 pages")
             name, why = list(events(example, f"{refused['page']}/events"))[-1]
             assert (name, "a report has at least one page" in why) == ("failed", True)
@@ -124,14 +121,11 @@ def test_a_form_of_flask_that_is_sent_twice_makes_one_mail(broker: BrokerProcess
     example = Example("flask", broker)
     words = ("-m", "gunicorn", "--preload", "--workers", "2", "--bind", f"127.0.0.1:{example.port}")
     with example.served(*words, "--no-control-socket", "signup:web"):
-        # Given
         form = {"token": "T1", "address": "ann@example.org"}
         assert example.ask("/sign-up", form) == {"id": "T1", "again": False}
         assert example.ask("/sign-up", form) == {"id": "T1", "again": True}
         assert example.ask("/mail/T1") == {"state": "on its way"}
-        # When
         with example.running("-m", "sluicemq", "work", "signup:tasks"):
-            # Then
             done = {"state": "sent", "result": "a mail has gone to ann@example.org"}
             assert example.ask("/mail/T1?wait=30") == done
         with pytest.raises(HTTPError) as nothing:
@@ -159,17 +153,14 @@ def test_an_order_of_django_is_sent_once_it_is_committed(broker: BrokerProcess, 
     example = Example("django", broker, DATABASE=str(tmp_path / "shop.sqlite3"))
     example.run("manage.py", "migrate", "--verbosity", "0")
     with example.served("manage.py", "runserver", "--noreload", example.port):
-        # Given
         assert example.ask("/orders", {"item": "cups", "count": "3"}) == {"order": 1}
         with pytest.raises(HTTPError):
             example.ask("/orders", {"item": "cups", "count": "-3"})
     with Client(endpoint=broker.doors["smq"]) as client:
         # Then: the order that was rolled back has no job
         [job] = client.jobs.list("orders")
-        # When
         with example.running("manage.py", "work", "--concurrency", "2"):
             client.queues.wait_until_empty("orders", timeout=TIMEOUT)
-        # Then
         said = example.run("manage.py", "shell", "-c", SHELL)
         assert "3 cups" in said
         assert f"/#/queues/orders/jobs/{job.id}" in said

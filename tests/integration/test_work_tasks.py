@@ -133,7 +133,6 @@ class Work:
 def test_processes_run_tasks_and_say_how_they_are(tmp_path: Path, endpoint: str) -> None:
     port = tcp().rpartition(":")[2]
     with Work(tmp_path, endpoint, "--processes", "2", "--queues", "work=3,other", "--health", port) as work:
-        # Then
         assert work.call("add", a=1, b=2) == 3
         assert re.search(r"INFO shop: \[add [0-9a-f]+\] adding", work.log.read_text())
         assert re.search(r"INFO sluicemq.work: \[add [0-9a-f]+\] done", work.log.read_text())
@@ -160,28 +159,22 @@ def test_a_task_is_run_again_whose_process_was_killed(tmp_path: Path, endpoint: 
 
 def test_a_stop_waits_for_the_tasks_that_have_begun(tmp_path: Path, endpoint: str) -> None:
     with Work(tmp_path, endpoint) as work:
-        # Given
         reply = work.push("slow", folder=str(tmp_path))
         wait_until((tmp_path / "began").exists)
-        # When
         work.process.terminate()
         (tmp_path / "go").touch()
-        # Then
         assert json.loads(reply.result(TIMEOUT)) == "finished"
         assert work.process.wait(TIMEOUT) == 0
 
 
 def test_coroutines_wait_in_one_loop_and_are_waited_for_at_the_stop(tmp_path: Path, endpoint: str) -> None:
     with Work(tmp_path, endpoint, "--concurrency", "50", program=WITH_COROUTINES) as work:
-        # Given
         replies = [work.push("meet", count=50) for _ in range(50)]
         assert {int(reply.result(TIMEOUT)) < 20 for reply in replies} == {True}
         reply = work.push("slow", folder=str(tmp_path))
         wait_until((tmp_path / "began").exists)
-        # When
         work.process.terminate()
         (tmp_path / "go").touch()
-        # Then
         assert json.loads(reply.result(TIMEOUT)) == "finished"
         assert work.process.wait(TIMEOUT) == 0
 
@@ -224,9 +217,7 @@ def test_a_file_that_changes_brings_new_processes(tmp_path: Path, endpoint: str)
         before = work.pids()
         (tmp_path / "tasks.py").write_text("1 /")
         wait_until(lambda: "can't be loaded" in work.log.read_text())
-        # When
         (tmp_path / "tasks.py").write_text(PROGRAM.replace("a + b", "a * b"))
-        # Then
         assert work.call("add", a=2, b=3) == 6
         assert not set(before) & set(work.pids())
 

@@ -31,12 +31,7 @@ def broker(mongo_uri: str) -> Iterator[BrokerProcess]:
 
 def devices(pulled: str = "pulled", asked: str = "asked") -> dict[str, Any]:
     """The devices of a broker, on free ports; ``pulled`` and ``asked``: their queues."""
-    explicit = {
-        "kind": "streamer",
-        "queue": pulled,
-        "frontend": tcp(),
-        "backend": tcp(),
-    }
+    explicit = {"kind": "streamer", "queue": pulled, "frontend": tcp(), "backend": tcp()}
     queue = {"kind": "queue", "queue": asked, "frontend": tcp(), "backend": tcp()}
     forwarder = {"kind": "forwarder", "frontend": tcp(), "backend": tcp()}
     kept = {**forwarder, "stream": "prices", "envelope": "full"}
@@ -100,8 +95,7 @@ def line(process: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("asker", "worker"),
-    [("C", "Node"), ("Node", "Python"), ("Python", "C"), ("C", "C"), ("Node", "Node")],
+    ("asker", "worker"), [("C", "Node"), ("Node", "Python"), ("Python", "C"), ("C", "C"), ("Node", "Node")]
 )
 def test_a_req_program_is_answered_by_a_rep_program(
     broker: BrokerProcess, start: Start, asker: str, worker: str

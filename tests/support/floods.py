@@ -213,11 +213,7 @@ def serving(
             "mechanism": ["curve", "plain"],
             "secret_key_file": str(folder / "broker.key"),
             "principals": {
-                "admin": {
-                    "keys": [admin],
-                    "password": hash_password(PASSWORD),
-                    "permissions": "all",
-                }
+                "admin": {"keys": [admin], "password": hash_password(PASSWORD), "permissions": "all"}
             },
         },
     }

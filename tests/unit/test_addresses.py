@@ -48,13 +48,11 @@ def test_who_has_the_default_doors_and_a_mongodb_is_told_of_ports_alone(taken: s
 
 
 def test_a_unix_socket_is_taken_only_while_somebody_listens(tmp_path: Path) -> None:
-    # Given
     path = tmp_path / "door"
     wanted = config(tmp_path, tcp(), frontend=f"ipc://{path}")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
-        # Then
         with pytest.raises(UnavailableError, match="is taken"):
             addresses.require_free(wanted)
     addresses.require_free(wanted)

@@ -321,7 +321,6 @@ def test_a_stay_at_one_of_several_brokers_ends_at_some_time_between_its_bounds()
         )
         assert made.next(0.0)
         made.greeted(5.0)
-        # When
         left.append(next(now for now in range(100) if made.stayed(float(now))))
     # Then: they leave one by one, and one that knows no other broker stays
     assert min(left) >= 15

@@ -83,16 +83,13 @@ def rig() -> Iterator[Rig]:
 
 def test_an_act_is_stored_when_it_is_done(rig: Rig) -> None:
     rig.audit.act(ANYBODY, "smq", "purge", "mail", {"state": "ready"}).done(3)
-
     (record,) = rig.stored.there.values()
     assert (record.action, record.name, record.about) == ("purge", "mail", {"state": "ready", "count": 3})
 
 
 def test_while_mongodb_is_away_acts_wait_and_are_written_when_it_is_back(rig: Rig) -> None:
     rig.stored.away = True
-
     rig.audit.act(ANYBODY, "smq", "purge", "mail", {}).done()
-
     assert not rig.stored.there
     rig.stored.away = False
     rig.audit.tick()
@@ -139,10 +136,8 @@ def test_a_hold_that_moves_a_watermark_is_recorded_once_and_when_it_has_moved(
 
     subscriptions: Any = SimpleNamespace(hold=hold)
     session = SessionSubscriptions(subscriptions, lambda: "a session", ANYBODY, rig.audit)
-    # When
     held = session.hold("news", "sums", "update", {"after": 0})
     rig.settle()
-    # Then
     assert held == {"fence": fence, "watermark": 0}
     assert [entry.action for entry in rig.stored.there.values()] == ["hold"] * recorded
 
@@ -150,9 +145,7 @@ def test_a_hold_that_moves_a_watermark_is_recorded_once_and_when_it_has_moved(
 def test_an_act_does_not_wait_for_ever() -> None:
     rig = Rig(longest_wait=0.01)
     rig.stored.slow.clear()
-
     rig.audit.act(ANYBODY, "smq", "purge", "mail", {}).done()
-
     assert rig.waiting == 1
     rig.stored.slow.set()
     rig.settle()
@@ -161,10 +154,8 @@ def test_an_act_does_not_wait_for_ever() -> None:
 
 def test_what_waits_is_bounded_and_what_is_dropped_is_counted(rig: Rig) -> None:
     rig.stored.away = True
-
     for number in range(module.MOST_UNWRITTEN + 3):
         rig.audit.note(str(number), {})
-
     assert [int(entry.action) for entry in rig.audit.unwritten] == list(range(3, module.MOST_UNWRITTEN + 3))
     assert rig.counters.values[Count.AUDIT_LOST] == 3
 
@@ -177,7 +168,6 @@ def test_refusals_that_are_alike_are_one_record_within_a_minute(rig: Rig) -> Non
     rig.settle()
     rig.refuse("10.0.0.1")
     rig.settle()
-
     assert sorted(job.count for job in rig.stored.of(peer="10.0.0.1", code="NOT_FOUND")) == [1, 1000]
 
 
@@ -186,7 +176,6 @@ def test_addresses_of_one_ipv6_network_are_one(rig: Rig) -> None:
         rig.refuse(f"[2001:db8:1:2::{number:x}]", str(number))
     rig.refuse("[2001:db8:1:3::1]")
     rig.settle()
-
     assert [job.count for job in rig.stored.of(peer="2001:db8:1:2::/64")] == [1000 - module.MOST_OF_ONE]
     assert len(rig.stored.of(peer="2001:db8:1:3::1")) == 1
     assert len(rig.stored.there) == module.MOST_OF_ONE + 2
@@ -197,7 +186,6 @@ def test_names_that_one_address_makes_up_end_in_one_record_and_leave_others_thei
         rig.refuse("10.0.0.1", f"made-up-{number}")
     rig.refuse("10.0.0.2")
     rig.settle()
-
     assert len(rig.stored.of(peer="10.0.0.1")) == module.MOST_OF_ONE + 1
     assert sum(job.count for job in rig.stored.of(peer="10.0.0.1")) == 10_000
     assert [job.count for job in rig.stored.of(peer="10.0.0.2", name="mail")] == [1]
@@ -207,7 +195,6 @@ def test_addresses_that_somebody_makes_up_end_in_one_record(rig: Rig) -> None:
     for number in range(3 * module.MOST_COUNTED):
         rig.refuse(f"10.1.{number // 256}.{number % 256}")
     rig.settle()
-
     assert len(rig.stored.there) == module.MOST_COUNTED + 1
     assert sum(job.count for job in rig.stored.there.values()) == 3 * module.MOST_COUNTED
 
@@ -217,7 +204,6 @@ def test_counting_goes_on_in_one_record_while_mongodb_is_away(rig: Rig) -> None:
     for _ in range(10):
         rig.refuse("10.0.0.1")
         rig.now += module.REFUSALS_IN_ONE
-
     assert rig.waiting == 1
     rig.stored.away = False
     rig.settle()
@@ -231,13 +217,11 @@ def test_many_records_are_followed_by_a_look_for_old_ones(rig: Rig) -> None:
         for number in range(written):
             rig.audit.note(str(number), {})
         rig.audit.tick()
-
     assert rig.stored.trimmed == [(NOW - 100.0, MOST_AUDITED)]
 
 
 def test_details_have_known_fields_and_the_names_of_others() -> None:
     secret = {"password": "s3cret", "key": "s3cret", "note": "s3cret", "permissions": {"push": ["a"]}}
-
     assert details({"about": secret, "ids": ["a", "b"], "state": "x" * 1000, "to": None}) == {
         "permissions": '{"push": ["a"]}',
         "ids": 2,
@@ -248,7 +232,6 @@ def test_details_have_known_fields_and_the_names_of_others() -> None:
 
 def test_details_are_bounded() -> None:
     about = details({"about": {f"field-{number}" + "x" * 1000: 1 for number in range(5000)}})
-
     assert len(str(about)) < 10_000
 
 

@@ -15,9 +15,7 @@ from sluicemq_broker.job import BOUNDS, KINDS, Backoff
 EVENLY = Random(4).random
 
 backoffs = st.builds(
-    Backoff,
-    kind=st.sampled_from(KINDS),
-    **{name: st.floats(*bounds) for name, bounds in BOUNDS.items()},
+    Backoff, kind=st.sampled_from(KINDS), **{name: st.floats(*bounds) for name, bounds in BOUNDS.items()}
 )
 attempts = st.integers(1, 1_000_000)
 

@@ -54,29 +54,24 @@ def test_the_greenlet_that_wrote_may_stay_for_what_comes_next(*, stays: bool) ->
             raise ValueError(batch)
 
     batcher = Batcher(write, size=10, stays=stays)
-    # When
     for number in (1, 2, 3):
         batcher.add(number)
         assert batcher.busy
         assert batcher.drain(60.0)
-    # Then
     assert [number for number, _ in written] == [1, 2, 3]
     assert len({greenlet for _, greenlet in written}) == (1 if stays else 3)
 
 
 def test_what_comes_while_a_write_is_under_way_is_one_batch(writes: Writes) -> None:
-    # Given
     batcher = Batcher(writes, size=10)
     writes.let_go.clear()
     batcher.add(1)
     gevent.idle()
-    # When
     batcher.add(2)
     batcher.extend([3, 4])
     gevent.idle()
     waiting = len(batcher)
     writes.let_go.set()
-    # Then
     assert batcher.drain(60.0)
     assert waiting == 3
     assert writes.batches == [[1], [2, 3, 4]]
@@ -98,30 +93,24 @@ def test_the_weight_of_items_counts_and_one_that_is_too_heavy_goes_alone(writes:
 
 @pytest.mark.parametrize("in_flight", [1, 2, 3])
 def test_so_many_writes_are_under_way_at_once_and_no_more(writes: Writes, in_flight: int) -> None:
-    # Given
     batcher = Batcher(writes, size=1, in_flight=in_flight)
     writes.let_go.clear()
-    # When
     for item in range(10):
         batcher.add(item)
         gevent.idle()
     writes.let_go.set()
-    # Then
     assert batcher.drain(60.0)
     assert writes.most == in_flight
     assert writes.batches == [[item] for item in range(10)]
 
 
 def test_items_that_come_one_by_one_are_gathered_for_a_moment(writes: Writes) -> None:
-    # Given
     moment = Event()
     batcher = Batcher(writes, size=3, gather=lambda _waiting: moment.wait())
-    # When
     for item in range(2):
         batcher.add(item)
         gevent.idle()
     moment.set()
-    # Then
     assert batcher.drain(60.0)
     assert writes.batches == [[0, 1]]
 
@@ -138,7 +127,6 @@ def test_whoever_gathers_hears_before_each_batch_how_many_items_wait(writes: Wri
 def test_a_batch_that_fails_is_logged_and_handed_back_and_the_next_is_written(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    # Given
     failed: list[list[int]] = []
     written: list[int] = []
 
@@ -150,10 +138,8 @@ def test_a_batch_that_fails_is_logged_and_handed_back_and_the_next_is_written(
         written.extend(batch)
 
     batcher = Batcher(write, size=1, failed=failed.append)
-    # When
     with caplog.at_level(logging.ERROR, "broker"):
         batcher.extend([1, 2, 3])
-        # Then
         assert batcher.drain(60.0)
     assert failed == [[1], [2]]
     assert written == [3]
@@ -161,31 +147,25 @@ def test_a_batch_that_fails_is_logged_and_handed_back_and_the_next_is_written(
 
 
 def test_drain_says_whether_everything_was_written_in_time(writes: Writes) -> None:
-    # Given
     batcher = Batcher(writes, size=1)
     assert batcher.drain(0)
     writes.let_go.clear()
-    # When
     batcher.extend([1, 2])
     in_time = batcher.drain(0.01)
     busy = batcher.busy
     writes.let_go.set()
-    # Then
     assert (in_time, busy) == (False, True)
     assert batcher.drain(60.0)
     assert not batcher.busy
 
 
 def test_what_waits_can_be_taken_out_and_what_is_being_written_is_not_among_it(writes: Writes) -> None:
-    # Given
     batcher = Batcher(writes, size=1)
     writes.let_go.clear()
     batcher.extend([1, 2, 3])
     gevent.idle()
-    # When
     left = batcher.clear()
     writes.let_go.set()
-    # Then
     assert batcher.drain(60.0)
     assert left == [2, 3]
     assert writes.batches == [[1]]
@@ -201,7 +181,6 @@ def test_nothing_to_add_starts_nothing(writes: Writes) -> None:
 @settings(max_examples=50, deadline=None)
 @given(pushes=st.lists(st.integers(0, 7), max_size=20), size=st.integers(1, 5), in_flight=st.integers(1, 3))
 def test_every_item_is_written_once_and_in_order(pushes: list[int], size: int, in_flight: int) -> None:
-    # Given
     written: list[int] = []
 
     def write(batch: list[int]) -> None:
@@ -210,12 +189,10 @@ def test_every_item_is_written_once_and_in_order(pushes: list[int], size: int, i
         gevent.sleep(0)
 
     batcher = Batcher(write, size=size, in_flight=in_flight)
-    # When
     start = 0
     for count in pushes:
         batcher.extend(range(start, start + count))
         start += count
         gevent.sleep(0)
-    # Then
     assert batcher.drain(60.0)
     assert written == list(range(start))

@@ -180,10 +180,7 @@ PLANTED: dict[str, tuple[str, list[Line]]] = {
             (60, "asker-1", "called", features.ANSWERS, "h", {"seconds": 50, "timeout": 8, "outcome": "x"}),
         ],
     ),
-    "a refusal": (
-        "refused",
-        [(1, "producer-1", "refused", features.SHORT, "x", {"code": "DUPLICATE"})],
-    ),
+    "a refusal": ("refused", [(1, "producer-1", "refused", features.SHORT, "x", {"code": "DUPLICATE"})]),
 }
 
 
@@ -315,7 +312,6 @@ def test_each_other_stream_has_what_was_confirmed_there_once_and_nothing_else(
         (1, "many-publisher-1", "stored", other, "a", {"sequence": 1}),
     ]
     books = ledger(about_stream("b"), lines)
-    # Then
     streams = {features.STREAM: stream("b"), other: [Stored(1, "t", "a")]}
     assert [*stream_checks(books, streams)] == []
     assert kind in kinds(stream_checks(books, {**streams, other: there}))
@@ -374,7 +370,4 @@ def test_a_fault_lasts_until_its_own_end(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     assert [
         (disturbance.victim, disturbance.begin, disturbance.end) for disturbance in disturbances(tmp_path)
-    ] == [
-        ("a", 1, 5),
-        ("b", 2, 3),
-    ]
+    ] == [("a", 1, 5), ("b", 2, 3)]

@@ -43,7 +43,6 @@ class TestHello:
     @pytest.mark.parametrize("own", ["c", "c" * 64])
     def test_a_client_with_an_id_and_a_number_repeats(self, own: str, number: int) -> None:
         read = ClientConnection.read({"id": own, "connection": number}, "eve")
-
         assert read == (own, ClientConnection(f"{own}/eve", number))
 
     @pytest.mark.parametrize("number", [None, 0, -1, MAX_NUMBER + 1, True, 1.0, "1"])
@@ -69,13 +68,11 @@ class TestNewest:
                 clients.on_event(heard("c", value))
             else:
                 clients.arrived(ClientConnection("c", value))
-
         assert clients.has_newer_connection(ClientConnection("c", number)) == has
 
     def test_other_clients_have_their_own(self, clients: Clients) -> None:
         clients.arrived(ClientConnection("c", 3))
         clients.on_event(heard("", 9))  # of nobody
-
         assert not clients.has_newer_connection(ClientConnection("d", 1))
         assert not clients.has_newer_connection(ClientConnection("", 1))
 
@@ -86,13 +83,11 @@ class TestNotices:
     def test_all_but_a_clients_first_one_are_told(self, clients: Clients, told: list[BusEvent]) -> None:
         for number in (1, 2, 3):
             clients.arrived(ClientConnection("c", number))
-
         assert told == [heard("c", 2), heard("c", 3)]
         assert [BusEvent.read(str(event)) for event in told] == told
 
     def test_what_another_broker_told_is_not_told_on(self, clients: Clients, told: list[BusEvent]) -> None:
         clients.on_event(heard("c", 2))
-
         assert told == []
 
     def test_nobody_is_told_where_a_broker_is_alone(self, time: VirtualTime, told: list[BusEvent]) -> None:
@@ -101,7 +96,6 @@ class TestNotices:
         nobody: Any = SimpleNamespace(shared=False, announce=told.append)
         clients.channel = lambda: nobody
         clients.arrived(ClientConnection("c", 3))
-
         assert told == []
         assert clients.has_newer_connection(ClientConnection("c", 2))
 
@@ -115,7 +109,6 @@ class TestNotices:
         time.value += 1.0
         for _ in range(1_000):
             clients.arrived(next(many))
-
         assert len(told) == 5_500
         assert clients.has_newer_connection(ClientConnection("c6999", 1))
 
@@ -129,7 +122,6 @@ class TestBound:
             clients.arrived(next(many))
         clients.arrived(ClientConnection("c0", 2))
         clients.arrived(next(many))
-
         newer = [
             clients.has_newer_connection(ClientConnection(f"c{number}", 1)) for number in (0, 1, 2, 20_000)
         ]

@@ -46,7 +46,6 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
 
 def test_it_cant_be_changed() -> None:
     config = Config.default()
-
     with pytest.raises(FrozenInstanceError):
         config.broker.lease = 1.0  # type: ignore[misc]
 
@@ -54,9 +53,7 @@ def test_it_cant_be_changed() -> None:
 def test_later_sources_win(tmp_path: Path) -> None:
     file = written(tmp_path, "[broker]\nlease = 20\nhwm = 7\ndatabase = 'file'\n")
     environ = {"SLUICEMQ_LEASE": "30", "SLUICEMQ_HWM": "8"}
-
     config = load(file, environ, {"lease": 40.0, "hwm": None})
-
     assert (config.broker.lease, config.broker.hwm, config.broker.database) == (40.0, 8, "file")
 
 
@@ -74,21 +71,17 @@ def test_later_sources_win(tmp_path: Path) -> None:
 )
 def test_the_environment_is_read_in_the_type_of_each_key(key: str, word: str, value: object) -> None:
     config = load(None, {f"SLUICEMQ_{key.upper()}": word}, {})
-
     assert getattr(config.broker, key) == value
 
 
 def test_variables_that_are_not_for_us_are_left_alone() -> None:
     environ = {"SLUICEMQ_PORT_5550_TCP_ADDR": "10.0.0.1", "SLUICEMQ_SERVICE_HOST": "10.0.0.1", "LEASE": "x"}
-
     assert load(None, environ, {}) == Config.default()
 
 
 def test_a_queues_table_goes_over_the_star_and_the_star_over_the_defaults(tmp_path: Path) -> None:
     file = written(tmp_path, '[queues."*"]\nmax_attempts = 9\nttl = 60\n[queues.mail]\nttl = 5\n')
-
     config = load(file, {}, {})
-
     assert (config.queue("mail").max_attempts, config.queue("mail").ttl) == (9, 5.0)
     assert (config.queue("else").max_attempts, config.queue("else").ttl) == (9, 60.0)
     assert config.queue("mail").remember == 300.0
@@ -98,7 +91,6 @@ def test_a_queues_table_goes_over_the_star_and_the_star_over_the_defaults(tmp_pa
 def test_host_moves_the_default_doors_and_no_others(tmp_path: Path) -> None:
     moved = load(None, {}, {"host": "*"})
     named = load(written(tmp_path, '[broker]\nendpoint = "tcp://127.0.0.1:1"'), {}, {"host": "::1"})
-
     assert moved.broker.endpoint.address == "tcp://*:5550"
     assert moved.devices[1].backends[0].address == "tcp://*:5554"
     assert named.broker.endpoint.address == "tcp://127.0.0.1:1"
@@ -112,9 +104,7 @@ def test_ports_move_every_default_door_and_http(
     tmp_path: Path, environ: dict[str, str] | None, flags: dict[str, str]
 ) -> None:
     file = written(tmp_path, "[broker]\nports = 6550\n") if environ is None else None
-
     config = load(file, environ or {}, flags)
-
     assert config.broker.endpoint.address == "tcp://127.0.0.1:6550"
     assert config.broker.http == "127.0.0.1:6580"
     assert [doors(device) for device in config.devices] == [
@@ -225,7 +215,6 @@ def test_a_broker_without_devices_opens_neither_the_default_ones_nor_those_of_it
     tmp_path: Path,
 ) -> None:
     file = written(tmp_path, "[[devices]]\nkind = 'queue'\nfrontend = 'tcp://*:1'\n")
-
     assert load(None, {}, {"devices": False}).devices == ()
     assert load(None, {"SLUICEMQ_DEVICES": "off"}, {}).devices == ()
     assert load(file, {}, {"devices": False}).devices == ()
@@ -276,10 +265,7 @@ DEVICE = '[[devices]]\nkind = "{}"\n'
         ("[brokr]", r"broker\.toml: brokr: unknown key; did you mean broker\?"),
         ("[queues.a]\nattempts = 3", r"\[queues\.a\]: attempts: .*max_attempts"),
         ('[queues."*"]\nx = 3', r'\[queues\."\*"\]: x: unknown key; known are .*visibility_timeout'),
-        (
-            '[broker]\nlease = "soon"',
-            r"\[broker\] lease: expected seconds, more than 0, .*; got 'soon'",
-        ),
+        ('[broker]\nlease = "soon"', r"\[broker\] lease: expected seconds, more than 0, .*; got 'soon'"),
         ("[broker]\nlease = 0", "lease: expected seconds, more than 0, at most ten years; got 0"),
         ("[broker]\nlease = true", "lease: expected seconds"),
         ("[broker]\nlease = inf", "lease: expected seconds"),
@@ -352,7 +338,6 @@ DEVICE = '[[devices]]\nkind = "{}"\n'
 def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, toml: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint) as caught:
         load(written(tmp_path, toml), {}, {})
-
     assert "broker.toml" in str(caught.value) or "twice" in complaint or "silence" in complaint
 
 
@@ -570,16 +555,13 @@ def test_it_can_be_shown_as_json(tmp_path: Path) -> None:
 
 def test_a_password_is_not_described() -> None:
     config = load(None, {}, {"mongodb_uri": "mongodb://me:se%40cret@db/"})
-
     assert 'mongodb_uri = "mongodb://me:***@db/"' in describe(config)
 
 
 def test_every_setting_says_what_it_is_for() -> None:
     config = Config.default()
     named = replace(config, queues={"mail": config.other_queues})
-
     lines = [line for line in describe(named).splitlines() if line and not line.startswith("[")]
-
     assert all("  # " in line for line in lines)
     assert '[queues."mail"]' in describe(named)
 

@@ -105,9 +105,7 @@ def test_another_value_is_told_and_taken_over_where_it_is_live(
 ) -> None:
     table, name = TABLES[place], setting.name
     before, new = getattr(settings_at(CONFIG, table), name), with_value(CONFIG, table, name, OTHER)
-
     found, taken = changes(CONFIG, new), taken_over(CONFIG, new)
-
     assert found == [Change(f"{place} {key}", before, OTHER, live=is_live(setting, before, OTHER))]
     assert taken == (new if found[0].live else CONFIG)
 
@@ -120,7 +118,6 @@ def test_a_new_table_of_a_name_is_told_by_its_differences_from_the_table_for_all
     old = with_part(CONFIG, section.others, common)
     named = getattr(CONFIG, section.attribute)
     new = with_part(old, section.attribute, {**named, "new": replace(common, max_bytes=8)})
-
     for one, other, before, after in ((old, new, 7, 8), (new, old, 8, 7)):
         (change,) = changes(one, other)
         assert change[:3] == (f"[{section.name}.new] max_bytes", before, after)
@@ -132,7 +129,6 @@ def test_a_new_table_of_a_name_is_told_by_its_differences_from_the_table_for_all
 def test_a_table_that_is_added_or_removed_is_told(section: Section) -> None:
     (settings,) = section.of(CONFIG).values()
     more = with_part(CONFIG, section.attribute, {"one": settings, "new": settings})
-
     for old, new, after in ((CONFIG, more, True), (more, CONFIG, False)):
         assert changes(old, new) == [Change(f"[{section.name}.new]", not after, after, section.live)]
         assert taken_over(old, new) == (new if section.live else old)
@@ -142,7 +138,6 @@ def test_a_table_that_is_added_or_removed_is_told(section: Section) -> None:
 def test_a_list_with_more_or_fewer_tables_is_told(section: Section) -> None:
     listed = section.of(CONFIG)
     fewer = with_part(CONFIG, section.attribute, listed[:-1])
-
     for old, new in ((CONFIG, fewer), (fewer, CONFIG)):
         counts = len(section.of(old)), len(section.of(new))
         assert changes(old, new) == [Change(f"number of [[{section.name}]]", *counts, live=False)]

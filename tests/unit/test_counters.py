@@ -35,16 +35,13 @@ def test_a_notice_is_counted_and_said(caplog: pytest.LogCaptureFixture, time: Vi
 def test_a_flood_of_notices_is_one_line_a_second_that_says_how_many_went_unsaid(
     caplog: pytest.LogCaptureFixture, time: VirtualTime
 ) -> None:
-    # Given
     counters = Counters(time.now)
     for _ in range(1000):
         counters.notice("bad_headers", "first")
-    # When
     time.value += 1.0
     counters.notice("bad_headers", "second")
     time.value += 1.0
     counters.notice("bad_headers", "third")
-    # Then
     assert caplog.messages == [
         "bad_headers: first",
         "bad_headers: second (and 999 more like it)",
@@ -79,7 +76,6 @@ def test_the_rates_of_a_queue_are_those_of_the_last_minute() -> None:
     for second in range(1001, 1121):
         counters.add("pushed", 10)
         counters.tick(float(second))
-    # Then
     assert counters.rates(1120.0)["pushed"] == 10.0
     for second in range(1121, 1151):
         counters.tick(float(second))

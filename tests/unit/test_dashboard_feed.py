@@ -140,11 +140,9 @@ def test_a_stream_ends_within_a_second_when_its_caller_loses_what_it_had(
     next(ends), next(ends)
     waiting = gevent.spawn(list, ends)
     come_to_rest()
-    # When
     permitted.clear()
     permitted.append(False)
     time.passes(CHECK)
-    # Then
     assert waiting.get(timeout=60) == []
     assert feed.open == 1
     assert told(stays, time) == 2
@@ -188,7 +186,6 @@ def test_fifty_dashboards_of_one_caller_cost_one_look_at_the_queues() -> None:
     reader = Caller(Principal("reader", Permissions({Action.READ: ("q1*",)})))
     # When many ask at one time
     asking = [gevent.spawn(snapshot.of, reader) for _ in range(50)]
-    # Then
     assert len({id(asking_one.get(timeout=60)) for asking_one in asking}) == 1
     assert rows.looks == 3
 
@@ -203,5 +200,4 @@ def test_what_others_see_is_not_what_a_caller_may_see_since_its_permissions_have
     # When it is permitted more meanwhile
     grows.change(all_queues)
     asking.get(timeout=60)
-    # Then
     assert [queue.name for queue in snapshot.of(twin).page(View(limit=10)).queues] == ["q1"]

@@ -52,13 +52,10 @@ def test_a_wait_may_be_given_a_moment_after_the_deadline(deadline: Deadline) -> 
 
 
 def test_hurry_ends_a_wait_that_is_under_way_and_every_later_one(deadline: Deadline) -> None:
-    # Given
     waiting = [gevent.spawn(deadline.until, never, within=1000.0) for _ in range(2)]
     gevent.idle()
-    # When
     deadline.hurry()
     gevent.joinall(waiting, timeout=60)
     deadline.begin(1000.0)
-    # Then
     assert [job.value for job in waiting] == [False, False]
     assert not deadline.until(never)

@@ -39,13 +39,10 @@ def test_without_workers_nothing_is_claimed(rig: DispatchRig) -> None:
 
 
 def test_a_worker_gets_the_jobs_that_lie_ready_one_after_another_in_order(rig: DispatchRig) -> None:
-    # Given
     rig.ready(a_job("low"), a_job("high", priority=9), a_job("low 2"))
     worker = rig.worker()
-    # When
     for _ in range(3):
         rig.commit(worker)
-    # Then
     assert worker.jobs == ["high", "low", "low 2"]
     assert not rig.held
 
@@ -97,7 +94,6 @@ def test_few_jobs_are_held_for_a_slow_worker_however_many_lie_ready(rig: Dispatc
 
 
 def test_what_is_held_grows_with_the_pace_of_the_workers_and_shrinks_with_it(rig: DispatchRig) -> None:
-    # Given
     rig.ready(*some_jobs(5_000))
     worker = rig.worker(prefetch=100)
     # When they end 10,000 jobs a second
@@ -132,14 +128,11 @@ def test_a_tick_finds_what_other_brokers_have_pushed(empty: DispatchRig) -> None
 
 
 def test_a_delayed_job_is_claimed_when_it_is_due_without_waiting_for_the_tick(empty: DispatchRig) -> None:
-    # Given
     job = a_job("a", eligible_at=NOW + 0.05)
     empty.store.ready.append(job)
-    # When
     empty.queue.jobs_due([job.eligible_at, job.eligible_at])
     empty.set_clock(NOW + 1)
     asked = len(empty.store.claims)
-    # Then
     wait_for(lambda: "a" in empty.held)
     assert len(empty.store.claims) == asked + 1
 
@@ -152,7 +145,6 @@ def wait_for(condition: Callable[[], bool]) -> None:
 def test_after_a_claim_without_an_answer_what_it_has_reserved_is_handed_out(
     rig: DispatchRig, *, applied: bool
 ) -> None:
-    # Given
     faults = [Unclear("cut")]
 
     def cut() -> None:
@@ -164,10 +156,8 @@ def test_after_a_claim_without_an_answer_what_it_has_reserved_is_handed_out(
     else:
         rig.store.before_claim = cut
     rig.store.ready.append(a_job("a"))
-    # When
     worker = rig.worker()
     wait_for(lambda: bool(worker.jobs))
-    # Then
     assert worker.jobs == ["a"]
     assert (worker.deliveries[0].job.owner, worker.deliveries[0].job.attempts) == ("owner-1", 1)
 
@@ -175,7 +165,6 @@ def test_after_a_claim_without_an_answer_what_it_has_reserved_is_handed_out(
 def test_a_claim_without_an_answer_is_known_until_it_is_read_back(
     rig: DispatchRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given
     known: list[bool] = []
     claimed = rig.store.claimed
 
@@ -189,7 +178,6 @@ def test_a_claim_without_an_answer_is_known_until_it_is_read_back(
     rig.store.after_claim = cut
     monkeypatch.setattr(rig.store, "claimed", read_back)
     rig.store.ready.append(a_job("a"))
-    # When
     worker = rig.worker()
     wait_for(lambda: bool(worker.jobs))
     rig.store.after_claim = lambda: None
@@ -207,16 +195,13 @@ def test_what_was_claimed_under_an_owner_that_is_dead_by_now_is_left_to_others(r
 
 
 def test_nothing_is_claimed_or_handed_out_while_the_lease_is_not_sure(rig: DispatchRig) -> None:
-    # Given
     rig.owners.sure = False
     worker = rig.worker()
     rig.ready(a_job("a"))
     unsure = (list(rig.store.claims), list(worker.jobs))
-    # When
     rig.owners.sure = True
     rig.queue.dispatch()
     go_on()
-    # Then
     assert unsure == ([], [])
     assert worker.jobs == ["a"]
 
@@ -225,14 +210,11 @@ def test_nothing_is_claimed_or_handed_out_while_the_lease_is_not_sure(rig: Dispa
 
 
 def test_a_worker_that_has_answered_before_comes_first(rig: DispatchRig) -> None:
-    # Given
     new, proven = rig.worker(name="new"), rig.worker(name="proven")
     proven.proven = True
     rig.scheduler.hand_out.takers.remove(proven)
     rig.queue.offer(proven)
-    # When
     rig.ready(a_job("a"))
-    # Then
     assert (new.jobs, proven.jobs) == ([], ["a"])
 
 
@@ -246,13 +228,10 @@ def test_workers_that_have_all_answered_take_turns(rig: DispatchRig) -> None:
 
 
 def test_a_worker_that_leaves_returns_what_it_had_and_its_receipts_are_void(rig: DispatchRig) -> None:
-    # Given
     jobs = rig.ready(*some_jobs(2))
     worker = rig.worker(prefetch=2)
     receipts = list(worker.in_flight)
-    # When
     left = rig.leave(worker)
-    # Then
     assert ids([delivery.job for delivery in left]) == ids(jobs)
     assert [rig.settle(receipt) for receipt in receipts] == [None, None]
     assert rig.leave(worker) == []
@@ -261,24 +240,19 @@ def test_a_worker_that_leaves_returns_what_it_had_and_its_receipts_are_void(rig:
 
 
 def test_a_worker_may_change_how_much_it_takes(rig: DispatchRig) -> None:
-    # Given
     rig.ready(*some_jobs(10))
     worker = rig.worker(prefetch=1)
-    # When
     rig.resize(worker, 4)
     go_on()
     more = len(worker.in_flight)
     rig.resize(worker, 0)
     rig.commit(worker)
-    # Then
     assert more == 4
     assert len(worker.jobs) == 4
 
 
 @pytest.mark.parametrize("ends", ["settles", "leaves", "is late"])
-def test_what_a_worker_has_that_takes_no_more_leaves_the_room_of_the_others_as_it_is(
-    ends: str,
-) -> None:
+def test_what_a_worker_has_that_takes_no_more_leaves_the_room_of_the_others_as_it_is(ends: str) -> None:
     time = VirtualTime()
     rig = DispatchRig(time)
     # Given a slow worker with three jobs that stops: it takes no more, and is still at work on them
@@ -311,14 +285,11 @@ def test_receipts_are_never_the_same(rig: DispatchRig) -> None:
 
 
 def test_jobs_of_a_worker_that_does_not_acknowledge_are_handed_to_their_removal(rig: DispatchRig) -> None:
-    # Given
     worker = FakeWorker(prefetch=2)
     worker.pops = True
     rig.store.before_commit = held = Held()
     jobs = rig.ready(*some_jobs(2))
-    # When
     rig.attach(worker)
-    # Then
     assert worker.jobs == []
     assert rig.scheduler.deliveries.in_flight == {}
     held.set()
@@ -330,15 +301,12 @@ def test_jobs_of_a_worker_that_does_not_acknowledge_are_handed_to_their_removal(
 
 
 def test_a_stopping_broker_hands_out_and_claims_nothing_and_gives_up_what_is_staged(rig: DispatchRig) -> None:
-    # Given
     jobs = rig.ready(*some_jobs(5))
     worker = rig.worker()
-    # When
     rig.queue.stop_granting(1.0)
     claims = len(rig.store.claims)
     rig.commit(worker)
     rig.tick()
-    # Then
     assert worker.jobs == [jobs[0].id]
     assert len(rig.store.claims) == claims
     assert ids(rig.scheduler.staging.clear()) == ids(jobs[1:])
@@ -346,17 +314,14 @@ def test_a_stopping_broker_hands_out_and_claims_nothing_and_gives_up_what_is_sta
 
 
 def test_a_stop_waits_for_the_claim_that_is_under_way(rig: DispatchRig) -> None:
-    # Given
     held = Held()
     rig.store.before_claim = held
     rig.store.ready.extend(some_jobs(3))
     worker = rig.worker()
-    # When
     rig.queue.stop_granting(0.01)
     in_time = len(rig.held)
     held.set()
     rig.queue.stop_granting(1.0)
-    # Then
     assert in_time == 0
     assert len(rig.scheduler.staging.clear()) == 3
     assert worker.jobs == []

@@ -176,11 +176,7 @@ def test_the_worst_level_decides_the_exit_code() -> None:
 
 @pytest.mark.parametrize(
     ("days", "level", "said"),
-    [
-        (30, Level.OK, "holds until"),
-        (10, Level.WARNING, "expires on"),
-        (-1, Level.ERROR, "has expired on"),
-    ],
+    [(30, Level.OK, "holds until"), (10, Level.WARNING, "expires on"), (-1, Level.ERROR, "has expired on")],
 )
 def test_the_certificate_of_the_http_door_is_looked_at(
     tmp_path: Path, days: int, level: Level, said: str

@@ -56,9 +56,7 @@ def admitted(guard: DoorGuard, credentials: Credentials, peer: str = HERE) -> tu
 def test_without_settings_everybody_may_do_everything() -> None:
     """A door with NULL alone, as in the README."""
     guard = Security(Counters()).guard(END)
-
     caller, why = admitted(guard, Credentials(NULL))
-
     assert why == ""
     assert caller is not None
     assert (caller.name, caller.peer, caller.is_known) == ("", HERE, True)
@@ -69,9 +67,7 @@ def test_without_settings_everybody_may_do_everything() -> None:
 def test_a_key_stands_for_its_principal() -> None:
     """The caller knows the id of the key, so that its connections end with it."""
     guard = secured().guard(END)
-
     caller, why = admitted(guard, Credentials(CURVE, key=KEY))
-
     assert why == ""
     assert caller is not None
     assert (caller.name, caller.key) == ("mailer", key_id(KEY))
@@ -83,7 +79,6 @@ def test_a_key_stands_for_its_principal() -> None:
 def test_a_key_of_nobody_does_not_get_in_and_the_log_names_it() -> None:
     """The operator finds the key in the log, and can add it."""
     caller, why = admitted(secured().guard(END), Credentials(CURVE, key=STRANGE))
-
     assert caller is None
     assert why == f"no principal has its key {encode(STRANGE)} ({key_id(STRANGE)})"
 
@@ -106,14 +101,12 @@ def test_strangers_get_in_as_anonymous_clients_where_these_may_do_something() ->
 def test_nobody_gets_in_without_a_key_where_anonymous_clients_may_do_nothing() -> None:
     """So it is by default, once a door speaks more than NULL."""
     caller, why = admitted(secured().guard(END), Credentials(NULL))
-
     assert (caller, why) == (None, "it shows no key, which this door requires")
 
 
 def test_a_mechanism_that_the_door_does_not_speak_is_refused() -> None:
     """Even if the peer has come so far: the guard does not rely on the handshake."""
     caller, why = admitted(secured(mechanism=("curve",)).guard(END), Credentials(NULL))
-
     assert (caller, why) == (None, "it speaks NULL, this door CURVE")
 
 
@@ -124,7 +117,6 @@ def test_a_mechanism_that_the_door_does_not_speak_is_refused() -> None:
 def test_a_user_gets_in_with_the_right_password(user: str, password: str, *, gets_in: bool) -> None:
     """A wrong password and a wrong name are refused alike; the log has only names that are known."""
     guard = secured(anonymous=Permissions.all()).guard(END)
-
     for _ in range(2):  # the second time a right one is remembered
         caller, why = admitted(guard, Credentials(PLAIN, user=user, password=password))
         assert (caller is not None) == gets_in
@@ -149,9 +141,7 @@ def test_passwords_come_from_this_machine_unless_that_is_allowed(
 ) -> None:
     """A password in clear text is no secret on a network."""
     guard = secured(allow_plain=allow_plain).guard(END)
-
     caller, why = admitted(guard, RIGHT, peer)
-
     assert (caller is not None) == gets_in
     assert gets_in or "it comes from another machine" in why
 
@@ -162,12 +152,10 @@ def test_a_principal_that_is_removed_while_its_password_is_checked_does_not_get_
     threads = SlowThreads()
     security.passwords = Passwords(threads)
     answer: AsyncResult[tuple[Caller | None, str]] = AsyncResult()
-
     security.guard(END).admit(RIGHT, HERE, lambda who, why, **_: answer.set((who, why)))
     threads.begun.wait(30)
     security.reconfigure(SecuritySettings(), {})
     threads.removed.set()
-
     assert answer.get(timeout=30)[0] is None
 
 
@@ -187,9 +175,7 @@ class SlowThreads(ThreadPool):  # type: ignore[misc]
 def test_a_device_has_its_own_rule() -> None:
     """Its mechanisms and what anonymous clients may do there."""
     device = DeviceSettings(kind="queue", mechanism=("null",), anonymous=Permissions.read("push=a"))
-
     guard = secured().guard(END, device)
-
     caller, _why = admitted(guard, Credentials(NULL))
     assert caller is not None
     assert caller.may(Action.PUSH, "a")

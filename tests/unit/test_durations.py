@@ -25,25 +25,19 @@ def ran(recorder: Recorder, file: str, *seconds: float) -> None:
 
 def test_the_longest_files_are_begun_first_and_the_tests_of_each_stay_together() -> None:
     tests = items("unit/a.py", "faults/b.py", "unit/a.py", "faults/b.py")
-
     longest_first(tests, {"unit/a.py": 1.0, "faults/b.py": 20.0})
-
     assert [test.path.name for test in tests] == ["b.py", "b.py", "a.py", "a.py"]
 
 
 def test_a_file_that_was_not_recorded_is_begun_before_all_others() -> None:
     tests = items("unit/a.py", "unit/new.py")
-
     longest_first(tests, {"unit/a.py": 1.0, "unit/gone.py": 99.0})
-
     assert [test.path.name for test in tests] == ["new.py", "a.py"]
 
 
 def test_in_a_fresh_checkout_unit_tests_are_begun_last() -> None:
     tests = items("unit/a.py", "faults/a.py", "integration/a.py")
-
     longest_first(tests, {})
-
     assert [test.path.parent.name for test in tests] == ["faults", "integration", "unit"]
 
 
@@ -53,10 +47,8 @@ def test_the_seconds_of_the_files_that_ran_are_kept_and_those_of_others_too(tmp_
         (tmp_path / name).touch()
     cache = Kept({"ran.py": 9.0, "kept.py": 2.0, "gone.py": 3.0})
     recorder = Recorder(cache, tmp_path)
-    # When
     ran(recorder, "ran.py", 1.25, 0.5)
     recorder.pytest_sessionfinish()
-    # Then
     assert cache.seconds == {"ran.py": 1.8, "kept.py": 2.0}
 
 

@@ -196,10 +196,8 @@ def test_a_segment_goes_and_comes_through_the_store_alone(rig: BusRig) -> None:
     rig.bus.start(["sluicemq"])
     come_to_rest()
     rig.heard.clear()
-    # When
     rig.hears(["segment prices 12 1 2 3 a:1 AAE=", "stream prices 12"])
     rig.announce(BusEvent(BusKind.STREAM, "orders", 7, "data"))
-    # Then
     assert rig.heard == [BusEvent(BusKind.STREAM, "prices", 12)]
     assert rig.sent == ["stream orders 7"]
 

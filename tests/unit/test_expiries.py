@@ -172,23 +172,18 @@ def test_what_expires_while_it_is_staged_goes_to_nobody(passes: Callable[[Hands]
     hands = Hands()
     hands.insert(with_ttl(1, "at the worker"), with_ttl(1, "staged"), a_job("stays"))
     assert hands.hand.jobs == ["at the worker"]
-    # When
     passes(hands)
     hands.commit_one()
-    # Then
     assert hands.hand.jobs == ["at the worker", "stays"]
     assert ids(hands.released) == ["staged"]
 
 
 def test_what_expires_while_it_is_staged_goes_to_nobody_though_no_more_expiries_are_timed() -> None:
-    # Given
     hands = Hands()
     hands.memory.expiries.take(MOST_EXPIRIES)
     hands.insert(with_ttl(1, "at the worker"), with_ttl(1, "staged"), a_job("stays"))
-    # When
     without_its_alarm(hands)
     hands.commit_one()
-    # Then
     assert hands.hand.jobs == ["at the worker", "stays"]
     assert ids(hands.released) == ["staged"]
 
@@ -207,11 +202,9 @@ def test_a_clock_that_is_set_is_followed_within_a_second(jump: float, late: floa
     hands = Hands()
     hands.queue.scheduler.expiries.watch_one("a", NOW + 40)
     hands.queue.dispatch()
-    # When
     hands.server.ahead += jump
     told = 0.0
     while not hands.expired:
         hands.time.passes(0.01)
         told = hands.server.now() - NOW
-    # Then
     assert 40 - 1e-6 <= told <= 40 + TICK + late + 0.01

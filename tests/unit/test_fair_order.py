@@ -31,14 +31,11 @@ def order(*jobs: Job, weights: dict[str, int] | None = None) -> StagedFairly:
 def test_each_tenants_jobs_go_out_in_the_order_of_a_plain_queue(
     pushed: list[tuple[str, int]], weights: dict[str, int], at_once: int
 ) -> None:
-    # Given
     jobs = [job(*args) for args in pushed]
     fair = order(*jobs, weights=weights)
-    # When
     out: list[Job] = []
     while len(fair):
         out += fair.take(at_once, math.inf)
-    # Then
     for tenant in {one.turn for one in jobs}:
         plain = StagedByPriority()
         plain.add([one for one in jobs if one.turn == tenant])
@@ -48,7 +45,6 @@ def test_each_tenants_jobs_go_out_in_the_order_of_a_plain_queue(
 
 @given(st.lists(names, min_size=1), weights)
 def test_nobody_waits_for_more_than_a_round(pushed: list[str], weights: dict[str, int]) -> None:
-    # When
     turns = RoundRobin(weights)
     out = [one.turn for one in order(*map(job, pushed), weights=weights).take(len(pushed), math.inf)]
     # Then before the first job of each tenant every other one has had one turn at most
@@ -61,12 +57,9 @@ def test_nobody_waits_for_more_than_a_round(pushed: list[str], weights: dict[str
 def test_what_goes_back_is_what_would_go_out_last(
     pushed: list[str], count: int, weights: dict[str, int]
 ) -> None:
-    # Given
     turns, jobs = RoundRobin(weights), [job(args) for args in pushed]
     fair = order(*jobs, weights=weights)
-    # When
     back = fair.take_last(count)
-    # Then
     assert len(back) == min(count, len(jobs))
     assert len(fair) == len(jobs) - len(back)
     left = fair.take(len(jobs), math.inf)

@@ -36,10 +36,8 @@ def test_every_place_is_given_to_somebody(
 def test_after_any_number_of_claims_all_have_had_as_many_rounds_but_for_one(
     weights: dict[str, int], names: list[str], counts: list[int]
 ) -> None:
-    # When
     turns = RoundRobin(weights)
     got = Counter(dealt(turns, names, counts))
-    # Then
     rounds = [got[name] / turns.weight(name) for name in names]
     assert max(rounds) - min(rounds) <= 1
 
@@ -51,7 +49,6 @@ def test_between_two_turns_of_a_tenant_each_other_one_has_its_own(
     # When the claims are of one job each
     turns = RoundRobin(weights)
     order = dealt(turns, names, [1] * places)
-    # Then
     a_round = sum(map(turns.weight, names))
     for name in names:
         at = [place for place, name_there in enumerate(order) if name_there == name]

@@ -160,9 +160,7 @@ def ask(number: int, *job: bytes) -> list[bytes]:
 def test_a_push_on_which_the_broker_fails_takes_no_other_with_it(caplog: pytest.LogCaptureFixture) -> None:
     rig = FrontendRig()
     frontend = rig.frontend(PushFrontend)
-
     frontend._receive(PUSHER, [[b"first"], [b"broken", b"second"], [b"third"]])
-
     assert rig.queue.payloads == [b"first", b"third"]
     (letter,) = rig.queue.kept
     assert (letter["payload"], letter["reason"][:11]) == (b"second", "UNAVAILABLE")
@@ -173,13 +171,10 @@ def test_a_push_on_which_the_broker_fails_takes_no_other_with_it(caplog: pytest.
 def test_unreadable_messages_on_their_way_close_the_gates_as_jobs_do() -> None:
     rig = FrontendRig(hwm_bytes=10_000)
     frontend = rig.frontend(PushFrontend)
-
     unreadable = [b"", b"{", b"x" * 999]
-
     frontend._receive(PUSHER, [unreadable] * 9)
     assert not frontend.is_shut
     frontend._receive(PUSHER, [unreadable])
-
     assert frontend.is_shut  # each keeps its last frame, and its headers
     assert len(rig.queue.kept) == 10
 
@@ -187,9 +182,7 @@ def test_unreadable_messages_on_their_way_close_the_gates_as_jobs_do() -> None:
 def test_a_probe_is_neither_a_question_nor_counted_as_received() -> None:
     rig = FrontendRig()
     lane = rig.asker(rig.frontend(RequestFrontend))
-
     lane.receive([[b"routing id", b""], [b"routing id", b"7", b""], [b"routing id", b"", b""]])
-
     assert rig.queue.payloads == [b""]
     assert not lane.sent
     assert (rig.counters.values["probes"], rig.counters.values["received"]) == (2, 1)
@@ -200,9 +193,7 @@ def test_a_request_on_which_the_broker_fails_is_answered_and_takes_no_other_with
 ) -> None:
     rig = FrontendRig()
     lane = rig.asker(rig.frontend(RequestFrontend))
-
     lane.receive([ask(1, b"first"), ask(2, b"broken", b"second"), ask(3, b"third")])
-
     assert rig.queue.payloads == [b"first", b"third"]
     (answer,) = lane.sent
     assert answer[:4] == [b"routing id", b"2", b"", b"ERROR"]
@@ -232,11 +223,9 @@ def test_a_push_socket_that_fills_a_queue_is_not_read_until_there_is_room() -> N
     )
     pusher = Lane()
     rig.frontend(PushFrontend)._opened(pusher)
-    # When
     pusher.receive([[b"first"]])
     assert not pusher.paused
     pusher.receive([[b"second"], [b"third"]])
-    # Then
     assert pusher.paused
     ended[0] = 3
     queue.capacity.resume_if_room()
@@ -260,9 +249,7 @@ def test_askers_that_have_gone_count_no_more() -> None:
     gone.receive([ask(1, b"a"), ask(2, b"b")])
     rig.queue.pushes[0].on_stored({}, {})
     assert held(frontend)[:3] == [0, 0, 2]
-
     gone.closed()
-
     assert held(frontend) == [0, 0, 0, 0]
     assert rig.counters.values["askers_gone"] == 2
 
@@ -343,12 +330,10 @@ def test_an_asker_that_reads_no_answers_is_not_read_until_it_does() -> None:
     rig = FrontendRig()
     lane = rig.asker(rig.frontend(RequestFrontend))
     lane.blocked = True
-
     lane.receive([ask(number, b"broken", b"x") for number in range(MOST_UNREAD)])
     assert not lane.paused
     lane.receive([ask(0, b"broken", b"x")])
     assert lane.paused
-
     lane.unblocked()
     assert not lane.paused
 
@@ -358,10 +343,8 @@ def test_a_large_answer_that_does_not_fit_beside_what_is_unread_is_an_error_and_
     lane = rig.asker(rig.frontend(RequestFrontend))
     lane.ration.hold(LARGE)
     lane.receive([ask(1, b"a"), ask(2, b"b")])
-
     for answer, size in zip([*rig.queue.waiting.values()], (LARGE, 1000), strict=True):
         answer(bytes(size))
-
     error, small = lane.sent
     assert error[-2] == b"ERROR"
     assert b"UNAVAILABLE" in error[-1]
@@ -371,9 +354,7 @@ def test_a_large_answer_that_does_not_fit_beside_what_is_unread_is_an_error_and_
 def test_a_question_under_way_keeps_no_payload_in_memory() -> None:
     rig = FrontendRig()
     lane = rig.asker(rig.frontend(RequestFrontend))
-
     lane.receive([ask(1, bytes(10_000))])
-
     (answer,) = rig.queue.waiting.values()
     request = answer.__self__  # type: ignore[attr-defined]
     kept = [getattr(request, name) for name in request.__slots__]
@@ -481,7 +462,6 @@ def test_a_push_door_is_not_read_while_intake_of_its_queue_is_paused(door: Door)
     rig = FrontendRig()
     frontend = push_frontend(rig, door)
     rig.queue.pause(wire.INTAKE)
-
     frontend.start()
     assert not door.is_open
     rig.queue.pause(wire.DELIVERY)
@@ -526,9 +506,7 @@ def test_a_request_to_a_paused_queue_is_refused_at_once_and_counted() -> None:
     rig = FrontendRig()
     lane = rig.asker(rig.frontend(RequestFrontend))
     rig.queue.pause(wire.INTAKE)
-
     lane.receive([ask(1, b"a"), ask(2, b"b")])
-
     assert rig.queue.pushes == []
     assert [answer[1] for answer in lane.sent] == [b"1", b"2"]
     assert all(b'"PAUSED"' in answer[4] for answer in lane.sent)

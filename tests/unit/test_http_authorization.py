@@ -17,14 +17,7 @@ from sluicemq_broker.http.authorization import HEADER, Authorization
 from sluicemq_broker.http.callers import Callers
 from sluicemq_broker.http.host_names import HostNames
 from sluicemq_broker.runtime import Counters
-from sluicemq_broker.security import (
-    LONGEST_LOGIN,
-    MOST_ENDED,
-    NOTHING,
-    Caller,
-    Needs,
-    Security,
-)
+from sluicemq_broker.security import LONGEST_LOGIN, MOST_ENDED, NOTHING, Caller, Needs, Security
 from support.cheap_passwords import cheap_hash
 from support.virtual_time import VirtualTime
 

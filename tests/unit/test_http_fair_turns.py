@@ -79,11 +79,9 @@ def test_a_turn_of_a_peer_that_leaves_as_it_gets_it_is_the_next_ones() -> None:
     line.take(0)
     leaves, following = (gevent.spawn(line.take, 0) for _ in range(2))
     come_to_rest()
-
     leaves.kill(block=False)
     line.give_on()
     come_to_rest()
-
     assert following.successful()
 
 
@@ -92,10 +90,8 @@ def test_a_peer_that_leaves_gives_nobody_a_turn() -> None:
     line.take(0)
     waits, leaves = (gevent.spawn(line.take, 0) for _ in range(2))
     come_to_rest()
-
     leaves.kill()
     come_to_rest()
-
     assert not waits.ready()
     waits.kill()
 

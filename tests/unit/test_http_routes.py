@@ -23,14 +23,7 @@ from sluicemq_broker.security import Caller, Principal, Security
 from sluicemq_devices.sockets import Outgoing
 
 #: Names in the paths of these tests.
-NAMES = {
-    "stream": "mail",
-    "queue": "mail",
-    "subject": "queue",
-    "name": "mail",
-    "task_id": "t",
-    "job_id": "j",
-}
+NAMES = {"stream": "mail", "queue": "mail", "subject": "queue", "name": "mail", "task_id": "t", "job_id": "j"}
 QUEUE = f"{BASE}/queues/{{queue}}"
 JOB = f"{QUEUE}/jobs/{{job_id}}"
 SCHEDULE = f"{BASE}/schedules/{{name}}"

@@ -29,14 +29,11 @@ def empty(rig: DispatchRig) -> DispatchRig:
 def test_a_job_is_inserted_reserved_when_a_worker_waits_and_goes_out_when_it_is_durable(
     empty: DispatchRig,
 ) -> None:
-    # Given
     [worker] = empty.scheduler.deliveries.workers
     job = a_job("a")
-    # When
     arrival = empty.admit(job)
     before = list(worker.in_flight)
     empty.arrived(arrival, [job])
-    # Then
     assert (job.owner, job.attempts) == ("owner-1", 1)
     assert before == []
     assert [delivery.job for delivery in worker.in_flight.values()] == [job]
@@ -50,11 +47,8 @@ def test_as_many_are_inserted_reserved_as_there_is_room_for_and_the_rest_is_read
 
 
 def test_what_is_on_its_way_takes_up_room(empty: DispatchRig) -> None:
-    # Given
     jobs = [a_job(priority=number) for number in range(250)]
-    # When
     born = [job for job in jobs if empty.admitted(job)]
-    # Then
     assert len(born) <= 1 + 2 * SMALLEST
 
 
@@ -101,20 +95,16 @@ def test_a_job_is_not_inserted_reserved_past_one_that_is_still_being_written_as_
     empty.admit(*first)
     # When: a claim finds nothing, since they are not written yet
     empty.only_ready(-1)
-    # Then
     assert empty.admitted(a_job()) == []
 
 
 def test_pushes_that_become_durable_out_of_order_go_out_in_the_order_of_acceptance(rig: DispatchRig) -> None:
-    # Given
     worker = rig.worker(prefetch=10)
     first, second = some_jobs(3), some_jobs(3)
     earlier, later = rig.admit(*first), rig.admit(*second)
-    # When
     rig.arrived(later, second)
     early = list(worker.jobs)
     rig.arrived(earlier, first)
-    # Then
     assert early == []
     assert worker.jobs == ids(first + second)
 
@@ -130,14 +120,11 @@ def test_a_push_that_failed_does_not_hold_up_the_next(rig: DispatchRig) -> None:
 
 
 def test_a_new_job_of_higher_priority_goes_out_before_those_that_are_staged(rig: DispatchRig) -> None:
-    # Given
     worker = rig.worker()
     rig.ready(*some_jobs(5))
-    # When
     urgent = a_job("urgent", priority=9)
     rig.arrived(rig.admit(urgent), [urgent])
     rig.commit(worker)
-    # Then
     assert worker.jobs[1] == "urgent"
 
 
@@ -161,12 +148,10 @@ def test_jobs_that_wait_for_an_earlier_insert_under_an_owner_that_is_lost_are_le
     first, second = [a_job("first")], [a_job("second")]
     arrivals = [rig.admit(*jobs) for jobs in (first, second)]
     rig.arrived(arrivals[1], second)
-    # When
     lost = rig.owners.current
     rig.owners.lose_all()
     rig.queue.drop(lost)
     rig.arrived(arrivals[0], first)
-    # Then
     assert not worker.jobs
     assert not rig.held
 

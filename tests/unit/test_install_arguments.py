@@ -40,14 +40,12 @@ def test_wrong_usage_is_named_and_shows_the_right_one(words: list[str], says: st
 
 
 def test_the_keys_of_another_host_have_to_be_there_and_to_be_those_of_this_host(tmp_path: Path) -> None:
-    # Given
     keys, host = tmp_path / "keys", tmp_path / "host"
     keys.mkdir()
     words = ("--root", str(host), "--embedded", "--keys", str(keys))
     # When one is missing
     (keys / "secret.key").write_text("secret")
     missing = install(*words)
-    # Then
     assert missing.returncode == 1
     assert f"{keys} has no client.key: copy it from /etc/sluicemq of the first host" in missing.stderr
     # And when this host has another one

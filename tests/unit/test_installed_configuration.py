@@ -69,8 +69,7 @@ def test_what_stands_in_comments_is_a_setting_with_its_default(tmp_path: Path, t
 
 
 @pytest.mark.parametrize(
-    ("file", "folder"),
-    [("sluicemq.toml", "/var/lib/sluicemq"), ("second.toml", "/var/lib/sluicemq/second")],
+    ("file", "folder"), [("sluicemq.toml", "/var/lib/sluicemq"), ("second.toml", "/var/lib/sluicemq/second")]
 )
 def test_its_data_are_found_by_its_file_where_its_unit_has_them(file: str, folder: str) -> None:
     found = usual_data_folder(f"/etc/sluicemq/{file}", {})

@@ -24,16 +24,13 @@ def rig() -> IntakeRig:
 
 
 def test_a_push_is_confirmed_only_when_its_jobs_are_durable(rig: IntakeRig) -> None:
-    # Given
     held = Held()
     rig.store.before_insert = held
     told = rig.push(a_job("a"), a_job("b"))
     go_on()
     early = told.times
-    # When
     held.set()
     rig.drain()
-    # Then
     assert early == 0
     assert (told.times, told.refused, told.existing) == (1, {}, {})
     assert ids(rig.store.ready) == ["a", "b"]
@@ -42,17 +39,14 @@ def test_a_push_is_confirmed_only_when_its_jobs_are_durable(rig: IntakeRig) -> N
 
 def test_of_pushes_with_groups_one_is_under_way(rig: IntakeRig) -> None:
     """The next one's places are behind what is stored; else it might be, and go, first."""
-    # Given
     held = Held()
     rig.store.before_insert = held
-    # When
     for number in range(3):
         rig.push(a_job(f"g{number}", group="g"))
         go_on()
     under_way = [ids(jobs) for jobs in rig.store.inserts]
     held.set()
     rig.drain()
-    # Then
     assert under_way == [["g0"]]
     assert [ids(jobs) for jobs in rig.store.inserts] == [["g0"], ["g1", "g2"]]
     assert [job.place for job in rig.store.waiting] == [1, 2, 3]
@@ -60,41 +54,32 @@ def test_of_pushes_with_groups_one_is_under_way(rig: IntakeRig) -> None:
 
 
 def test_no_job_of_a_group_is_inserted_reserved(rig: IntakeRig) -> None:
-    # Given
     worker = rig.worker(prefetch=10)
-    # When
     rig.push(a_job("g", group="g"), a_job("plain"))
     rig.drain()
-    # Then
     assert worker.jobs == ["plain"]
     assert ids(rig.store.waiting) == ["g"]
 
 
 def test_pushes_that_come_together_are_one_insert_and_each_hears_of_its_own(rig: IntakeRig) -> None:
-    # Given
     rig.store.ready.append(a_job("known"))
     pushes = [(a_job("a"),), (a_job("b"), a_job("known")), (a_job("known"), a_job("c"))]
-    # When
     told = [rig.push(*jobs) for jobs in pushes]
     rig.drain()
-    # Then
     assert [ids(jobs) for jobs in rig.store.inserts] == [["a", "b", "known", "known", "c"]]
     assert [list(event.existing) for event in told] == [[], [1], [0]]
     assert rig.counters.values["pushed"] == 3
 
 
 def test_an_insert_holds_so_many_jobs_and_so_many_are_under_way_at_once(rig: IntakeRig) -> None:
-    # Given
     held = Held()
     rig.store.before_insert = held
-    # When
     for _ in range(5):
         rig.push(*some_jobs(INSERT // 2))
         go_on()
     under_way = len(rig.store.inserts)
     held.set()
     rig.drain()
-    # Then
     assert under_way == INSERTS_AT_ONCE
     assert max(map(len, rig.store.inserts)) <= INSERT
     assert len(rig.store.ready) == 5 * (INSERT // 2)
@@ -103,12 +88,9 @@ def test_an_insert_holds_so_many_jobs_and_so_many_are_under_way_at_once(rig: Int
 def test_a_refused_job_is_told_to_its_own_push_at_its_own_place(
     rig: IntakeRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given
     monkeypatch.setattr(rig.store, "push", lambda _jobs, _now, _at: Pushed([], {2: TooLargeError("16 MiB")}))
-    # When
     first, second = rig.push(a_job()), rig.push(a_job(), a_job("large"))
     rig.drain()
-    # Then
     assert first.refused == {}
     assert second.refused is not None
     assert [(at, type(error)) for at, error in second.refused.items()] == [(1, TooLargeError)]
@@ -118,14 +100,11 @@ def test_a_refused_job_is_told_to_its_own_push_at_its_own_place(
 def test_a_duplicate_is_told_counted_by_its_own_name_and_handed_to_nobody(
     rig: IntakeRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given
     worker = rig.worker(prefetch=3)
     told = Pushed([], {1: DuplicateError("not stored", "first")})
     monkeypatch.setattr(rig.store, "push", lambda _jobs, _now, _at: told)
-    # When
     push = rig.push(a_job("a"), a_job("b"), a_job("c"))
     rig.drain()
-    # Then
     assert push.refused == told.refused
     assert worker.jobs == ["a", "c"]
     assert sorted(ids(list(rig.scheduler.reservations))) == ["a", "c"]
@@ -136,17 +115,14 @@ def test_a_duplicate_is_told_counted_by_its_own_name_and_handed_to_nobody(
 def test_a_repeated_insert_says_when_it_was_sent(rig: IntakeRig) -> None:
     """Or a dedupe window could be over before anybody hears that its job is stored."""
 
-    # Given
     def lose_the_first_reply() -> None:
         if rig.clock.time == NOW:
             rig.clock.time += 100
             raise Unclear
 
     rig.store.after_insert = lose_the_first_reply
-    # When
     rig.push(a_job())
     rig.drain()
-    # Then
     assert rig.store.sent == [NOW, NOW + 100]
 
 
@@ -154,15 +130,12 @@ def test_a_repeated_insert_says_when_it_was_sent(rig: IntakeRig) -> None:
 
 
 def test_jobs_are_numbered_in_the_order_of_acceptance_also_when_the_clock_steps_back(rig: IntakeRig) -> None:
-    # Given
     first, second = some_jobs(3), some_jobs(3)
     rig.push(*first)
     rig.drain()
-    # When
     rig.clock.time = NOW - 100
     rig.push(*second)
     rig.drain()
-    # Then
     numbers = [job.seq for job in first + second]
     assert numbers == sorted(set(numbers))
     assert {job.created_at for job in first + second} == {NOW}
@@ -190,7 +163,6 @@ def test_a_job_is_due_at_once_or_when_it_says_and_never_in_the_past(rig: IntakeR
 
 
 def test_a_job_goes_straight_to_a_free_worker_once_it_is_durable(rig: IntakeRig) -> None:
-    # Given
     worker = rig.worker()
     claims = len(rig.store.claims)
     held = Held()
@@ -198,10 +170,8 @@ def test_a_job_goes_straight_to_a_free_worker_once_it_is_durable(rig: IntakeRig)
     rig.push(a_job("a"))
     go_on()
     early = list(worker.jobs)
-    # When
     held.set()
     rig.drain()
-    # Then
     assert early == []
     assert worker.jobs == ["a"]
     assert rig.store.reserved == {"a": "owner-1"}
@@ -209,10 +179,8 @@ def test_a_job_goes_straight_to_a_free_worker_once_it_is_durable(rig: IntakeRig)
 
 
 def test_what_there_is_no_room_for_is_claimed_when_workers_want_it_in_order(rig: IntakeRig) -> None:
-    # Given
     worker = rig.worker()
     jobs = some_jobs(200)
-    # When
     rig.push(*jobs)
     rig.drain()
     while worker.in_flight:
@@ -222,7 +190,6 @@ def test_what_there_is_no_room_for_is_claimed_when_workers_want_it_in_order(rig:
         rig.scheduler.ended([delivery.job])
         rig.queue.offer(worker)
         go_on()
-    # Then
     assert worker.jobs == ids(jobs)
 
 

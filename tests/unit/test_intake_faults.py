@@ -24,14 +24,11 @@ def rig() -> IntakeRig:
 
 
 def test_an_insert_that_was_not_sent_is_repeated_as_it_was(rig: IntakeRig) -> None:
-    # Given
     worker = rig.worker()
     faults = [UnavailableError("away")] * 3
     rig.store.before_insert = lambda _jobs: _raise_next(faults)
-    # When
     told = rig.push(a_job("a"))
     rig.drain()
-    # Then
     assert told.refused == {}
     assert worker.jobs == ["a"]
     assert rig.owners.current == "owner-1"
@@ -41,17 +38,14 @@ def test_an_insert_that_was_not_sent_is_repeated_as_it_was(rig: IntakeRig) -> No
 def test_an_insert_without_an_answer_is_sent_again_and_its_jobs_go_out_once(
     rig: IntakeRig, *, applied: bool
 ) -> None:
-    # Given
     worker = rig.worker(prefetch=5)
     faults = [Unclear("cut")]
     if applied:
         rig.store.after_insert = lambda: _raise_next(faults)
     else:
         rig.store.before_insert = lambda _jobs: _raise_next(faults)
-    # When
     told = rig.push(a_job("a"), a_job("b"))
     rig.drain()
-    # Then
     assert (told.times, told.refused, told.existing) == (1, {}, {})
     assert worker.jobs == ["a", "b"]
     assert rig.store.reserved == {"a": "owner-1", "b": "owner-1"}
@@ -61,14 +55,11 @@ def test_an_insert_without_an_answer_is_sent_again_and_its_jobs_go_out_once(
 
 
 def test_what_is_inserted_reserved_is_known_from_before_its_insert_is_sent(rig: IntakeRig) -> None:
-    # Given
     rig.worker(prefetch=5)
     rig.store.before_insert = held = Held()
     job = a_job("a")
-    # When
     rig.push(job)
     go_on()
-    # Then
     assert rig.store.inserts
     assert job.owner == "owner-1"
     assert rig.scheduler.reservations.knows("a", job.reservation.number)
@@ -78,12 +69,9 @@ def test_what_is_inserted_reserved_is_known_from_before_its_insert_is_sent(rig: 
 
 
 def test_large_jobs_are_inserted_in_parts_that_one_statement_takes(rig: IntakeRig) -> None:
-    # Given
     jobs = [a_job(name, size=INSERT_BYTES // 2) for name in "abcde"]
-    # When
     told = rig.push(*jobs)
     rig.drain()
-    # Then
     assert [ids(insert) for insert in rig.store.inserts] == [["a", "b"], ["c", "d"], ["e"]]
     assert (told.times, told.refused) == (1, {})
 
@@ -115,13 +103,10 @@ def test_jobs_with_dear_headers_are_inserted_few_at_a_time(rig: IntakeRig) -> No
 
 
 def test_large_jobs_on_their_way_leave_no_memory_for_large_messages() -> None:
-    # Given
     rig = IntakeRig(hwm_bytes=1000)
     memory = rig.memory
     rig.store.before_insert = held = Held()
-    # When
     rig.push(a_job(size=1000))
-    # Then
     assert memory.takes_no_more
     held.set()
     rig.drain()
@@ -141,10 +126,8 @@ def test_jobs_do_not_wait_for_long_for_an_insert_before_them_that_has_no_answer(
     go_on()
     assert told.times == 1
     early = list(worker.jobs)
-    # When
     time.passes(IN_ORDER)
     rig.tick()
-    # Then
     assert (early, worker.jobs) == ([], ["durable"])
     held.set()
     rig.drain()
@@ -152,16 +135,13 @@ def test_jobs_do_not_wait_for_long_for_an_insert_before_them_that_has_no_answer(
 
 
 def test_a_lost_reply_to_a_push_of_a_job_that_runs_already_does_not_hand_it_out_again(rig: IntakeRig) -> None:
-    # Given
     worker = rig.worker(prefetch=5)
     rig.push(a_job("a"))
     rig.drain()
     faults = [Unclear("cut")]
     rig.store.after_insert = lambda: _raise_next(faults)
-    # When
     rig.push(a_job("a"), a_job("b"))
     rig.drain()
-    # Then
     assert worker.jobs == ["a", "b"]
 
 
@@ -176,13 +156,10 @@ def test_two_lost_replies_in_a_row_still_hand_out_each_job_once(rig: IntakeRig) 
 
 
 def test_of_a_batch_that_mongodb_refuses_only_the_job_at_fault_is_refused(rig: IntakeRig) -> None:
-    # Given
     worker = rig.worker(prefetch=9)
     rig.store.before_insert = _refuse_large
-    # When
     told = [rig.push(a_job("a"), a_job("large"), a_job("b")), rig.push(a_job("c"))]
     rig.drain()
-    # Then
     assert [{at: type(why) for at, why in (event.refused or {}).items()} for event in told] == [
         {1: Refused},
         {},
@@ -193,18 +170,15 @@ def test_of_a_batch_that_mongodb_refuses_only_the_job_at_fault_is_refused(rig: I
 
 
 def test_a_pusher_that_fails_on_what_it_is_told_is_told_once_and_the_others_hear_too(rig: IntakeRig) -> None:
-    # Given
     heard: list[str] = []
 
     def fails(refused: dict[int, SluiceError], existing: Mapping[int, str]) -> None:
         heard.append("once")
         raise ValueError("a mistake")
 
-    # When
     rig.intake.push(Push([a_job("a")], fails))
     told = rig.push(a_job("b"))
     rig.drain()
-    # Then
     assert heard == ["once"]
     assert (told.times, told.refused) == (1, {})
     assert (rig.counters.values["pushed"], rig.counters.values["refused"]) == (2, 0)
@@ -213,15 +187,12 @@ def test_a_pusher_that_fails_on_what_it_is_told_is_told_once_and_the_others_hear
 def test_when_the_broker_gives_up_what_is_not_stored_is_refused_and_nothing_of_it_goes_out(
     rig: IntakeRig,
 ) -> None:
-    # Given
     worker = rig.worker(prefetch=5)
     rig.store.before_insert = lambda _jobs: _raise_next([UnavailableError("away")])
     told = rig.push(a_job("a"))
     go_on()
-    # When
     rig.retry.give_up()
     rig.drain()
-    # Then
     assert told.refused is not None
     assert isinstance(told.refused[0], UnavailableError)
     assert worker.jobs == []
@@ -230,16 +201,13 @@ def test_when_the_broker_gives_up_what_is_not_stored_is_refused_and_nothing_of_i
 
 
 def test_a_mistake_of_ours_refuses_the_push_and_the_next_one_goes_through(rig: IntakeRig) -> None:
-    # Given
     worker = rig.worker()
     faults: list[Exception] = [ValueError("a mistake")]
     rig.store.before_insert = lambda _jobs: _raise_next(faults)
-    # When
     bad = rig.push(a_job("bad"))
     rig.drain()
     good = rig.push(a_job("good"))
     rig.drain()
-    # Then
     assert bad.refused is not None
     assert bad.refused.keys() == {0}
     assert good.refused == {}
@@ -247,7 +215,6 @@ def test_a_mistake_of_ours_refuses_the_push_and_the_next_one_goes_through(rig: I
 
 
 def test_what_is_not_being_written_yet_can_be_refused_when_time_is_up(rig: IntakeRig) -> None:
-    # Given
     held = Held()
     rig.store.before_insert = held
     under_way = []
@@ -255,13 +222,11 @@ def test_what_is_not_being_written_yet_can_be_refused_when_time_is_up(rig: Intak
         under_way.append(rig.push(*some_jobs(INSERT)))
         go_on()
     waiting = rig.push(a_job(), a_job())
-    # When
     assert not rig.intake.drain(0)
     assert rig.intake.busy
     rig.intake.refuse_waiting()
     held.set()
     rig.drain()
-    # Then
     assert waiting.refused is not None
     assert waiting.refused.keys() == {0, 1}
     assert [insert.refused for insert in under_way] == [{}] * INSERTS_AT_ONCE

@@ -61,12 +61,10 @@ def test_what_is_told_while_it_looks_is_looked_for_afterwards(idle_queue: IdleQu
     idle_queue.store.after_claim = held = Held()
     idle_queue.queue.on_ready(0)
     go_on()
-    # When
     (job,) = idle_queue.elsewhere()
     assert idle_queue.has == set()
     held.set()
     go_on()
-    # Then
     assert idle_queue.has == {job.id}
 
 
@@ -138,7 +136,6 @@ def test_others_are_told_of_what_no_worker_here_can_take_before_it_is_written() 
     # When one comes that none can
     broker.queue.intake.push(Push(jobs[2:], lambda *_: None))
     wait_until(lambda: go_on() or broker.told)
-    # Then
     assert broker.told[0] == (BusKind.COMING, jobs[2].seq)
 
 

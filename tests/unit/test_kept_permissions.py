@@ -30,7 +30,6 @@ def eve(permissions: str) -> Principal:
 
 def test_who_may_not_do_it_is_cut_and_the_refusal_is_reported() -> None:
     lane = Lane(eve("work=mail"))
-
     assert not may_stay(lane, Action.WORK, "sms")
     assert lane.why == "eve may not work sms: its permissions don't allow that"
     assert lane.refused == [(lane.who, Action.WORK, "sms")]
@@ -38,22 +37,18 @@ def test_who_may_not_do_it_is_cut_and_the_refusal_is_reported() -> None:
 
 def test_who_may_do_it_nowhere_is_cut() -> None:
     lane, other = Lane(eve("push=mail")), Lane(eve("work=mail"))
-
     assert may_use(lane, Action.PUSH)
     assert not may_use(other, Action.PUSH)
     assert (lane.why, other.why) == ("", "eve may not push: its permissions don't allow that")
 
 
 def test_a_change_cuts_those_who_need_what_was_taken_away_in_turns_of_the_hub() -> None:
-    # Given
     principal = eve("work=mail,sms")
     lanes = [Lane(principal) for _ in range(200)]
     stays = Lane(principal)
     assert all(may_stay(lane, Action.WORK, "mail") for lane in lanes)
     assert may_stay(stays, Action.WORK, "sms")
-    # When
     principal.change(Permissions.read("work=sms"))
-    # Then
     assert sum(bool(lane.why) for lane in lanes) < len(lanes)  # some in this turn, the others later
     with gevent.Timeout(60):
         while not all(lane.why for lane in lanes):
@@ -72,9 +67,7 @@ def test_connections_that_need_very_much_are_looked_at_in_more_turns() -> None:
 
     for lane in lanes:
         principal.keep(lane, needs)
-    # When
     principal.change(Permissions.read("work=queue-*"))
-    # Then
     assert len(looks) < len(lanes)
     with gevent.Timeout(60):
         while len(looks) < len(lanes):
@@ -86,7 +79,6 @@ def test_what_is_needed_later_counts_and_what_is_given_back_meanwhile_stays() ->
     principal, needed = eve("work=* read=*"), [(Action.WORK, "mail")]
     lane = Lane(principal)
     principal.keep(lane, lambda: needed)
-
     needed[:] = [(Action.READ, "mail")]
     principal.change(Permissions.read("read=*"))
     assert not lane.why
@@ -99,9 +91,7 @@ def test_a_connection_that_has_ended_is_not_kept() -> None:
     lane = Lane(principal)
     may_stay(lane, Action.WORK, "mail")
     kept = weakref.ref(lane)
-
     lane.who = None
     del lane
     gc.collect()
-
     assert kept() is None

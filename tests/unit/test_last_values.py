@@ -31,9 +31,7 @@ def test_topics_that_come_and_go_are_found_in_their_order_and_once() -> None:
         topics = [b"%d.%04d" % (round_, at) for at in range(2000)]
         latest.note(topics, [b"%d" % at for at in range(2000)])
     latest.note([b"2.1999", b"0.0001"], [b"again", b"back"])
-
     found = [payload for payload in latest.of(b"", {b""}) if payload is not None]
-
     assert found[0] == b"back"
     assert found[-1] == b"again"
     assert len(found) == len(latest.messages)

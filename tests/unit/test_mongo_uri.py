@@ -65,7 +65,6 @@ def test_no_way_of_writing_a_uri_shows_its_password(uri: str) -> None:
 def test_what_is_harmless_is_shown_and_the_driver_gets_the_whole() -> None:
     text = "mongodb+srv://bob:a%40b@h.example.com/db?replicaSet=rs&authMechanismProperties=A:b&nonsense=1"
     uri = MongoUri.read(text)
-
     assert str(uri) == (
         "mongodb+srv://bob:***@h.example.com/db?replicaSet=rs&authMechanismProperties=***&***=***"
     )

@@ -42,7 +42,6 @@ def test_one_peer_makes_a_hundred_at_once_and_ten_a_second(rig: Rig) -> None:
 
 def test_a_flood_leaves_room_for_others_and_several_for_peers_that_have_made_few(rig: Rig) -> None:
     floods = [rig.made(f"flood {number}", 1000) for number in range(5)]
-
     assert floods == [100, 51, 10, 10, 10]  # the first of a peer are its few
     assert [rig.made(f"honest {number}", 3) for number in range(5)] == [3] * 5
 
@@ -69,7 +68,6 @@ def test_what_the_operator_makes_has_no_rate_but_the_bound(rig: Rig) -> None:
 
 def test_each_refusal_is_counted(rig: Rig) -> None:
     rig.made("flood", 1000)
-
     assert rig.counters.values[Count.NAMES_REFUSED] == 1
 
 
@@ -77,5 +75,4 @@ def test_a_rest_of_thousands_of_peers_is_not_remembered_for_ever(rig: Rig) -> No
     for number in range(20_000):
         rig.now += 0.1
         rig.made(f"peer {number}", 1)
-
     assert list(rig.names.peers) == [f"peer {number}" for number in range(10_000, 20_000)]

@@ -172,7 +172,6 @@ def test_of_a_job_that_has_everything_all_is_read_that_a_broker_asks_for_later()
     read = loaded(
         {key: document[key] for key in ("_id", *HANDED_OUT_FAIRLY) if key not in PACK_FIELDS}, USUAL
     )
-    # Then
     kept = ATTRIBUTES - NOT_READ
     assert {name: getattr(read, name) for name in kept} == {name: getattr(job, name) for name in kept}
 

@@ -44,11 +44,9 @@ def test_time_in_which_workers_had_no_jobs_is_not_counted(timer: VirtualTime) ->
     pace.ended(500, timer.now())
     pace.rest(timer.now())
     timer.passes(10.0)
-    # When
     pace.begin(timer.now())
     timer.passes(0.05)
     pace.ended(500, timer.now())
-    # Then
     assert pace.rate == pytest.approx(10_000)
 
 

@@ -22,9 +22,7 @@ def test_a_message_is_packed_as_zeromq_sends_it() -> None:
 def test_what_is_packed_is_unpacked(messages: list[list[bytes]]) -> None:
     packed_ones = [encode(message) for message in messages]
     packed = b"".join(packed_ones)
-
     ends, topics = scan(packed)
-
     assert unpack(packed) == messages
     assert slices(packed, ends) == packed_ones
     assert topics == [message[0][:LONGEST_TOPIC] for message in messages]

@@ -38,7 +38,6 @@ def test_nobodys_password_is_checked_in_full(checked: Passwords, checks: list[st
     """Time does not say whether a user exists."""
     checked.check("nobody", None, "x")
     checked.check("anna", HASH, "x")
-
     assert checks == [passwords.NOBODYS, HASH]
 
 
@@ -62,23 +61,19 @@ def test_a_right_password_is_checked_once_a_wrong_one_each_time(
 def test_what_is_remembered_is_forgotten_after_a_minute(threads: Threads) -> None:
     now = 1000.0
     checked = Passwords(threads, lambda: now)
-
     checked.check("anna", HASH, "right")
     now += 59
     assert checked.remembers(HASH, "right")
     now += 2
     assert not checked.remembers(HASH, "right")
     checked.check("anna", HASH, "right")
-
     assert threads.checked == [HASH, HASH]
 
 
 def test_only_the_last_passwords_are_remembered() -> None:
     checked = Passwords(NoThreads(1))
-
     for number in range(passwords.MOST_REMEMBERED + 1):
         checked.check("anna", "a hash", str(number))
-
     assert not checked.remembers("a hash", "0")
     assert checked.remembers("a hash", "1")
 
@@ -89,9 +84,7 @@ def test_clients_that_come_together_with_one_password_wait_for_one_check(
     """A storm after a restart costs one check of each password, however many clients there are."""
     waiting = [gevent.spawn(checked.check, "anna", HASH, "right") for _ in range(500)]
     gevent.idle()
-
     slow()
-
     gevent.joinall(waiting, timeout=30, raise_error=True)
     assert [job.value for job in waiting] == [True] * 500
     assert checks == [HASH]
@@ -103,7 +96,6 @@ def test_more_passwords_than_can_wait_are_refused(checked: Passwords, slow: Call
     gevent.idle()
     slow()
     gevent.joinall(waiting, timeout=30)
-
     assert sum(isinstance(future.exception, Busy) for future in waiting) == 10
     assert checked.check("anna", HASH, "right")
 
@@ -148,7 +140,6 @@ def test_a_password_that_was_right_before_is_looked_at_next_wherever_the_guesses
     gevent.idle()
     slow()
     gevent.joinall([*guesses, honest], timeout=60)
-    # Then
     assert honest.value
     assert threads.taken.index("right", 1) == 3
 
@@ -196,10 +187,8 @@ def test_a_client_that_leaves_does_not_spoil_the_check_of_others(
     """Whoever came first may be gone before the end."""
     first, second = (gevent.spawn(checked.check, "anna", HASH, "right") for _ in range(2))
     gevent.idle()
-
     first.kill()
     slow()
-
     assert second.get(timeout=30)
 
 

@@ -29,7 +29,6 @@ def test_a_paused_queue_hands_out_and_claims_nothing_and_its_running_jobs_go_on(
     worker = rig.worker()
     rig.ready(*some_jobs(5))
     assert len(rig.scheduler.staging)
-    # When
     rig.pause(paused=True)
     rig.ready(a_job("new"))
     rig.tick()
@@ -52,30 +51,24 @@ def test_a_resumed_queue_hands_out_at_once_what_has_come_meanwhile(rig: Dispatch
 
 
 def test_what_a_claim_under_way_brings_after_the_pause_goes_back(rig: DispatchRig) -> None:
-    # Given
     held = Held()
     rig.store.before_claim = held
     worker = rig.worker()
     rig.ready(a_job("a"))
-    # When
     rig.pause(paused=True)
     held.set()
     go_on()
-    # Then
     assert (worker.jobs, len(rig.held)) == ([], 0)
     assert ids(rig.store.ready) == ["a"]
 
 
 def test_what_is_inserted_reserved_and_durable_only_after_the_pause_goes_back(rig: DispatchRig) -> None:
-    # Given
     worker = rig.worker()
     [job] = jobs = [a_job("a")]
     arrival = rig.admit(*jobs)
     assert job.owner
-    # When
     rig.pause(paused=True)
     rig.arrived(arrival, jobs)
-    # Then
     assert (worker.jobs, len(rig.held)) == ([], 0)
     assert rig.released == jobs
 
@@ -90,14 +83,11 @@ def queue() -> Queue:
 
 
 def test_a_queue_refuses_jobs_while_its_intake_is_paused_and_says_how_to_resume_it(queue: Queue) -> None:
-    # Given
     told: list[bool] = []
     queue.capacity.watch_pauses(lambda: told.append(wire.INTAKE in queue.paused))
     queue.capacity.admit()
-    # When
     queue.pause(frozenset({wire.INTAKE}))
     queue.pause(frozenset({wire.INTAKE}))
-    # Then
     with pytest.raises(PausedError, match="sluicemq queues resume mail --intake"):
         queue.capacity.admit()
     queue.pause(frozenset({wire.DELIVERY}))

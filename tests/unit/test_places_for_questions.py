@@ -67,9 +67,7 @@ def test_a_light_peer_has_a_place_at_once_however_many_heavy_ones_ask(
     for _ in range(60):
         askers.ask(heavy(places), "heavy")
     assert askers.inside == ["heavy"] * 6
-
     askers.ask(light(places), "light")
-
     assert askers.inside[-1] == "light"
 
 
@@ -80,10 +78,8 @@ def test_one_peer_has_a_quarter_of_the_places_and_its_other_questions_come_later
     for _ in range(5):
         askers.ask(guest, "one")
     assert askers.inside == ["one"] * 2
-
     askers.over.set()
     gevent.idle()
-
     assert askers.inside == ["one"] * 5
 
 

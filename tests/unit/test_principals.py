@@ -83,9 +83,7 @@ def test_a_change_is_one_of_the_principal_that_callers_have() -> None:
     """Permissions change for connections that are open; a removed key, or principal, is no longer known."""
     known = Principals()
     record = PrincipalRecord(
-        name="mailer",
-        keys=(public_key_of(encode(KEY)), public_key_of(encode(OTHER))),
-        permissions=PUSH,
+        name="mailer", keys=(public_key_of(encode(KEY)), public_key_of(encode(OTHER))), permissions=PUSH
     )
     known.use_stored([record])
     callers = [caller_of(known, key) for key in (KEY, OTHER)]
@@ -106,9 +104,7 @@ def test_a_complete_reading_removes_what_is_not_in_it() -> None:
     """After a long absence a removal can't be read any more."""
     known = Principals()
     known.use_stored([PrincipalRecord(name=name) for name in ("a", "b", "c")])
-
     assert known.use_stored([PrincipalRecord(name="b")], complete=True)
-
     assert [record.name for record in known.records()] == ["b"]
 
 
@@ -117,7 +113,6 @@ def test_a_key_moves_from_one_principal_to_another() -> None:
     known = Principals()
     key = public_key_of(encode(KEY))
     known.use_stored([PrincipalRecord(name="b", keys=(key,))])
-
     known.use_stored([PrincipalRecord(name="b"), PrincipalRecord(name="a", keys=(key,))])
     assert holder(known, KEY) == "a"
     known.use_stored([PrincipalRecord(name="a"), PrincipalRecord(name="b", keys=(key,))])
@@ -129,7 +124,6 @@ def test_there_are_logins_while_anybody_has_a_token_or_a_password() -> None:
     known = Principals()
     known.use_stored([PrincipalRecord(name="a", keys=(public_key_of(encode(KEY)),))])
     assert not known.has_logins
-
     known.use_file({"b": PrincipalSettings(password=Secret(NOBODYS), permissions=PUSH)})
     assert known.has_logins
     known.use_file({})
@@ -141,7 +135,6 @@ def test_they_are_listed_in_pages_by_name() -> None:
     known = Principals()
     known.use_stored([PrincipalRecord(name=name) for name in ("d", "a", "c")])
     known.use_file({"b": PrincipalSettings(permissions=PUSH)})
-
     assert [record.name for record in known.records(most=2)] == ["a", "b"]
     assert [record.name for record in known.records("b", 5)] == ["c", "d"]
 

@@ -67,7 +67,6 @@ def run(folder: Path, *arguments: str) -> str:
 
 def test_each_file_is_run_whole_by_one_process_and_one_that_ends_fails_its_test(tmp_path: Path) -> None:
     told = run(tmp_path)
-
     assert "1 failed, 3 passed, 1 skipped, 1 error" in told
     assert "what b says" in told
     assert "what test_a printed" in told
@@ -77,5 +76,4 @@ def test_each_file_is_run_whole_by_one_process_and_one_that_ends_fails_its_test(
 
 def test_after_as_many_failures_as_are_wanted_no_other_test_begins(tmp_path: Path) -> None:
     told = run(tmp_path, "-x")
-
     assert "stopping after 1 failures" in told

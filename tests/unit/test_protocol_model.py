@@ -66,7 +66,6 @@ def test_no_order_of_more_events_breaks_it(bounds: Bounds) -> None:
 def test_each_rule_is_needed(rules: Rules, bounds: Bounds, complaint: str) -> None:
     """Without it the model finds what went wrong: it can see such faults."""
     found = explore(rules, bounds, looking_for=complaint)
-
     assert found.complaint.startswith(complaint), found
     assert len(found.trace) < 15
 

@@ -67,7 +67,6 @@ class TestIds:
         self, batch_id: str, *, is_later: bool
     ) -> None:
         low, high = BatchNumber("p", 42).later_ids
-
         assert (low < batch_id < high) == is_later
 
 
@@ -83,12 +82,10 @@ class TestProgress:
     ) -> None:
         stream.note(BatchNumber("p", 7))
         stream.note(BatchNumber("p", 5))
-
         assert stream.is_new(BatchNumber("p", number)) == is_new
 
     def test_a_batch_with_number_nought_is_noted_too(self, stream: Progress) -> None:
         stream.note(BatchNumber("p", 0))
-
         assert not stream.is_new(BatchNumber("p", 0))
         assert stream.is_new(BatchNumber("p", 1))
 
@@ -96,7 +93,6 @@ class TestProgress:
         stream.note(BatchNumber("p", 0))
         for publisher in ("p", "stranger"):
             stream.pass_by(BatchNumber(publisher, 9))
-
         assert not stream.is_new(BatchNumber("p", 9))
         assert stream.is_new(BatchNumber("p", 10))
         assert not stream.is_new(BatchNumber("stranger", 10))
@@ -104,7 +100,6 @@ class TestProgress:
     def test_each_stream_knows_its_own(self, publishers: Publishers) -> None:
         one, other = publishers.of_stream(), publishers.of_stream()
         one.note(BatchNumber("p", 1))
-
         assert known(one, "p") == ["p"]
         assert known(other, "p") == []
 
@@ -113,7 +108,6 @@ class TestProgress:
             stream.note(BatchNumber(name, 1))
         stream.pass_by(BatchNumber("a", 1))
         stream.note(BatchNumber("d", 1))
-
         assert known(stream, "a", "b", "c", "d") == ["a", "c", "d"]
 
     def test_the_bound_is_one_for_all_streams(self, publishers: Publishers, stream: Progress) -> None:
@@ -122,6 +116,5 @@ class TestProgress:
             stream.note(BatchNumber(name, 1))
         for name in ("c", "d"):
             other.note(BatchNumber(name, 1))
-
         assert known(stream, "a", "b") == ["b"]
         assert known(other, "c", "d") == ["c", "d"]

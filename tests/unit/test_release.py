@@ -14,12 +14,7 @@ from pathlib import Path
 import pytest
 
 from release_steps.building import differences, normalize
-from release_steps.debian import (
-    SCRIPTS,
-    configuration,
-    debian_version,
-    leave_out_where_it_was_built,
-)
+from release_steps.debian import SCRIPTS, configuration, debian_version, leave_out_where_it_was_built
 from release_steps.papers import complete, section, write_notes, write_sums
 from release_steps.trying import lowest_versions
 from sluicemq.protocol.keys import KeyPair, write_key_file

@@ -21,7 +21,6 @@ def held(job_id: str, hold: int) -> Job:
 
 def test_a_reservation_is_known_by_its_hold_and_not_by_the_id_alone(reservations: Reservations) -> None:
     reservations.add([held("job", 2)])
-
     assert reservations.knows("job", 2)
     assert not reservations.knows("job", 1)  # a claim that has landed late: nobody has it
     assert not reservations.knows("other", 2)
@@ -32,7 +31,6 @@ def test_whatever_lies_under_the_number_of_a_claim_under_way_is_known_until_it_e
 ) -> None:
     reservations.begin(7)
     assert reservations.knows("job", 7)
-
     reservations.end(7)
     assert not reservations.knows("job", 7)
 

@@ -239,7 +239,6 @@ def test_a_job_that_is_gone_while_some_expire_is_waited_for_until_it_is_known_wh
         rig.ask("another")
         go_on()
         rig.waiters.expired(["job"])
-    # Then
     assert rig.heard[1:] == [("another", "on its way"), ("client", ExpiredError), ("another", ExpiredError)]
 
 
@@ -395,7 +394,6 @@ def test_sessions_that_ask_thousands_leave_room_in_the_next_look_up_for_another(
         for at, asker in enumerate(crowd):
             asker.ask(number, "mail", f"unknown-{at}-{number}", 0)
     other.ask(1, "mail", "unknown", 0)
-    # When
     while len(of_crowd) < 6000:
         go_on()
     # Then it was answered long before most of theirs, and nothing is kept
@@ -458,17 +456,14 @@ def test_a_session_that_goes_leaves_no_question_behind(
 def test_a_look_up_that_is_refused_is_answered_and_costs_no_other_its_answer(
     rig: WaitersRig, fault: Exception, others: list[Any]
 ) -> None:
-    # Given
     done = [f"job-{number}" for number in range(20)]
     rig.begin(*done)
     rig.end(*done)
     rig.store.fault = fault
-    # When
     rig.ask("bad", "refused")
     for job_id in done:
         rig.ask("good", job_id)
     settle(lambda: len(rig.heard) == 21)
-    # Then
     assert [heard for name, heard in rig.heard if name == "good"] == others * 20
     assert [type(fault) if isinstance(fault, Refused) else UnavailableError] == [
         heard for name, heard in rig.heard if name == "bad"
@@ -481,24 +476,20 @@ def test_a_job_known_to_be_stored_is_looked_up_again_after_a_look_up_that_failed
     rig.waiters.wait("refused", lambda outcome: rig.heard.append(("waits", told(outcome))))
     rig.waiters.stored(["refused"], [])
     rig.store.fault = ValueError("a mistake")
-    # When
     rig.waiters.poll_others(NOW, alone=False)
     settle(lambda: len(rig.store.reads) == 1)
     rig.store.fault = None
     rig.begin("refused")
     rig.end("refused")
     settle(lambda: rig.waiters.poll_others(NOW, alone=False) or rig.heard)
-    # Then
     assert rig.heard == [("waits", b"42")]
 
 
 def test_a_job_committed_here_while_it_is_looked_for_elsewhere_answers_its_result(rig: WaitersRig) -> None:
     rig.waiters.wait("job", lambda outcome: rig.heard.append(told(outcome)))
     rig.waiters.stored(["job"], ())
-
     rig.waiters.poll_others(NOW, alone=False)
     settle(lambda: rig.store.reads)
     assert rig.heard == []  # gone, but for the first time
-
     rig.waiters.committed("job", b"42")
     assert rig.heard == [b"42"]

@@ -40,7 +40,6 @@ def test_a_statement_is_repeated_until_it_is_answered() -> None:
 
 
 def test_only_an_unclear_outcome_is_told_and_before_the_repetition() -> None:
-    # Given
     told: list[str] = []
     statement = failing(
         UnavailableError("not sent"), Unclear("cut"), UnavailableError("not sent"), Unclear("cut again")
@@ -50,9 +49,7 @@ def test_only_an_unclear_outcome_is_told_and_before_the_repetition() -> None:
         told.append("sent")
         return statement()
 
-    # When
     at_once().run(noted, lambda: told.append("unclear"))
-    # Then
     assert told == ["sent", "sent", "unclear", "sent", "sent", "unclear", "sent"]
 
 
@@ -74,7 +71,6 @@ def test_trouble_in_between_makes_a_doubt_begin_anew() -> None:
 
 
 def test_when_the_broker_gives_up_every_waiting_statement_raises_its_error() -> None:
-    # Given
     retry, tried = at_once(), Event()
 
     def away() -> None:
@@ -83,24 +79,19 @@ def test_when_the_broker_gives_up_every_waiting_statement_raises_its_error() -> 
 
     waiting = [gevent.spawn(retry.run, away) for _ in range(3)]
     assert tried.wait(60)
-    # When
     retry.give_up()
     gevent.joinall(waiting, timeout=60)
-    # Then
     assert retry.over
     assert all(isinstance(future.exception, UnavailableError) for future in waiting)
 
 
 def test_after_giving_up_a_statement_is_tried_once_and_a_doubt_is_still_told() -> None:
-    # Given
     retry = at_once()
     retry.give_up()
     told: list[str] = []
-    # When
     answer = retry.run(failing())
     with pytest.raises(Unclear):
         retry.run(failing(Unclear("cut")), lambda: told.append("unclear"))
-    # Then
     assert answer == "answer"
     assert told == ["unclear"]
 

@@ -27,15 +27,12 @@ def folder(tmp_path: Path) -> Path:
 
 def test_all_are_read_from_their_files_without_the_line_end(folder: Path) -> None:
     config = given(folder, {f"{name}_file": str(folder / name) for name in EACH})
-
     assert {name: getattr(config.broker, name).text for name in EACH} == EACH
 
 
 def test_the_path_may_be_in_the_environment_and_be_a_flag(folder: Path) -> None:
     environ = {"SLUICEMQ_HTTP_TOKEN_FILE": str(folder / "http_token")}
-
     config = load(None, environ, {"mongodb_uri_file": str(folder / "mongodb_uri")})
-
     assert config.broker.http_token
     assert config.broker.http_token.text == EACH["http_token"]
     assert config.broker.mongodb_uri
@@ -45,32 +42,25 @@ def test_the_path_may_be_in_the_environment_and_be_a_flag(folder: Path) -> None:
 @pytest.mark.parametrize("name", EACH)
 def test_a_secret_and_its_file_are_too_much_wherever_they_are(folder: Path, name: str) -> None:
     environ = {f"SLUICEMQ_{name.upper()}": EACH[name]}
-
     refusal = refused(folder, {f"{name}_file": str(folder / name)}, environ)
-
     assert f"{name}_file: SLUICEMQ_{name.upper()} is given, too: keep one of them" in refusal
 
 
 @pytest.mark.parametrize("name", EACH)
 def test_what_is_wrong_in_a_file_is_told_with_its_name_and_without_its_text(folder: Path, name: str) -> None:
     write(folder / name, f"wrong hunter2 {'ü' * 300}\n")
-
     refusal = refused(folder, {f"{name}_file": str(folder / name)})
-
     assert f"{name}_file: expected in {folder / name} " in refusal
 
 
 def test_a_missing_file_is_named(folder: Path) -> None:
     refusal = refused(folder, {"mongodb_uri_file": str(folder / "nowhere")})
-
     assert f"mongodb_uri_file: can't read the file {folder / 'nowhere'}: No such file" in refusal
 
 
 def test_a_file_that_others_can_read_is_refused_with_what_to_do(folder: Path) -> None:
     (folder / "http_token").chmod(0o640)
-
     refusal = refused(folder, {"http_token_file": str(folder / "http_token")})
-
     assert f"chmod 600 {folder / 'http_token'}" in refusal
 
 
@@ -83,7 +73,6 @@ def test_the_shown_configuration_names_the_file_and_can_be_used_again(folder: Pa
     config = given(folder, given_settings)
     shown = folder / "shown.toml"
     shown.write_text(describe(config))
-
     assert "hunter2" not in shown.read_text() + str(as_json(config))
     assert load(shown, {}, {}).broker == config.broker
 
@@ -94,7 +83,6 @@ def test_everybody_may_read_a_secret_of_a_container(tmp_path: Path) -> None:
     (tmp_path / "secret").chmod(0o444)
     found = os.statvfs(tmp_path)
     read_only = os.statvfs_result((*found[:8], found.f_flag | os.ST_RDONLY, found.f_namemax))
-
     assert read_secret(tmp_path / "secret", "file", lambda _descriptor: read_only) == "text"
     with pytest.raises(ValueError, match="others can read"):
         read_secret(tmp_path / "secret", "file", lambda _descriptor: found)

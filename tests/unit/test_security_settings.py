@@ -29,7 +29,6 @@ TOKEN = "sha256:" + "ab" * 32
 def test_nothing_is_needed_without_a_table(tmp_path: Path) -> None:
     """Without [security] every door speaks NULL and lets everybody do everything."""
     config = read(tmp_path, "")
-
     assert rules_of(config) == {DoorRule(("null",), Permissions.all(), insecure=False, server_key=None)}
 
 
@@ -200,7 +199,6 @@ def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, toml: str, compla
     """An error names the table, the key or the door, and what was expected there."""
     with pytest.raises(ConfigError) as refused:
         read(tmp_path, toml)
-
     assert complaint in str(refused.value)
 
 
@@ -219,7 +217,6 @@ def test_a_wrong_value_that_may_be_a_secret_is_not_repeated(tmp_path: Path, key:
     """Whoever writes a password where its hash is expected does not find it in the log."""
     with pytest.raises(ConfigError) as refused:
         read(tmp_path, f'[security.principals.a]\n{key} = "hunter2hunter2"\npermissions = "all"')
-
     assert f"[security.principals.a] {key}: expected " in str(refused.value)
     assert "hunter2" not in str(refused.value)
 
@@ -303,7 +300,6 @@ def test_nothing_is_taken_of_a_device_with_other_doors(tmp_path: Path) -> None:
     device = '[[devices]]\nkind = "streamer"\nfrontend = "tcp://127.0.0.1:{}"\nanonymous = "{}"'
     old = read(tmp_path, device.format(7001, "push"))
     new = read(tmp_path, device.format(7002, "all"))
-
     assert taken_over(old, new).devices == old.devices
     assert [change.live for change in changes(old, new)] == [False, False]
 
@@ -312,7 +308,6 @@ def test_a_key_file_that_can_not_be_read_is_one_problem(tmp_path: Path) -> None:
     """What each door lacks by it is not said, too."""
     with pytest.raises(ConfigError) as refused:
         read(tmp_path, '[security]\nmechanism = "curve"\nsecret_key_file = "/nowhere"')
-
     assert len(refused.value.problems) == 1
 
 
@@ -320,7 +315,6 @@ def test_a_door_with_a_table_is_an_endpoint(tmp_path: Path) -> None:
     """All that knows endpoints knows doors with settings."""
     config = read(tmp_path, '[broker]\nendpoint = { endpoint = "@tcp://127.0.0.1:7000", anonymous = "all" }')
     endpoint = config.broker.endpoint
-
     assert isinstance(endpoint, Door)
     assert (endpoint.address, endpoint.bind) == ("tcp://127.0.0.1:7000", True)
     assert str(endpoint) == "@tcp://127.0.0.1:7000"

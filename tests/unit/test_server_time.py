@@ -95,9 +95,7 @@ def test_the_time_stands_still_rather_than_go_back() -> None:
     clock = a_clock(server)
     clock.learn(Measure(AHEAD + 5.9, 6.0, server.monotonic))
     before = clock.now()
-    # When
     clock.measure(server)
-    # Then
     assert clock.now() == before
     server.monotonic += 10
     assert clock.now() > before
@@ -138,13 +136,11 @@ def test_a_good_measure_grows_old() -> None:
 def test_a_clock_that_was_set_is_followed_and_people_hear_of_it(
     seconds: float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # Given
     server: Any = Server()
     clock = a_clock(server)
     jumps: list[float] = []
     clock.on_jump(jumps.append)
     clock.set(server)
-    # When
     server.ahead += seconds
     clock.measure(server)
     # Then: a fifth of a second is nothing to tell

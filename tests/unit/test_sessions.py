@@ -167,9 +167,7 @@ def test_a_request_on_which_the_broker_fails_is_answered_like_those_after_it(
     session: Session, lane: Lane, caplog: pytest.LogCaptureFixture
 ) -> None:
     push = wire.encode(wire.PUSH, 1, "mail", [[None, b"work", None]])
-
     lane.receive([push, wire.encode(wire.READY, 2, "mail", 1), wire.encode(wire.PING, 3)])
-
     assert [(frame.verb, frame.number) for frame in lane.sent] == [
         (wire.ERROR, 1),
         (wire.ERROR, 2),
@@ -191,13 +189,11 @@ def test_a_request_that_waits_is_refused_when_its_client_may_no_longer_do_it(
     session.door.admin = SimpleNamespace(queues=subject)  # type: ignore[assignment]
     Session(session.door, lane)
     lane.receive([wire.encode(wire.PAUSE, 1, "mail", "delivery")])
-    # When
     if lost == "key":
         principal.exists = False
     else:
         principal.change(Permissions())
     come_to_rest()
-    # Then
     assert lane.sent[0].fields[0] == "FORBIDDEN"
     assert not subject.mock_calls
 
@@ -214,9 +210,7 @@ def test_of_a_client_that_has_left_only_what_changes_something_is_looked_at(
         wire.encode(wire.READY, 4, "mail", 1),
     ]
     push = wire.encode(wire.PUSH, 10, "mail", [[None, b"work", None]])
-    # When
     lane.receive([*asks, push, [b"rubbish"]])
-    # Then
     assert [frame.number for frame in lane.sent] == [10]
 
 
@@ -233,7 +227,6 @@ def test_a_client_that_names_no_delivery_of_its_own_is_read_after_all_others(
     session: Session, lane: Lane, verb: bytes, fields: tuple[Any, ...]
 ) -> None:
     lane.receive([wire.encode(verb, 1, *fields)])
-
     [[refused]] = lane.sent[0].fields
     assert refused[:2] == [0, "LEASE_LOST"]
     assert lane.blamed == [False]
@@ -241,9 +234,7 @@ def test_a_client_that_names_no_delivery_of_its_own_is_read_after_all_others(
 
 def test_jobs_go_out_in_messages_of_a_mib_and_a_larger_one_alone(worker: SessionWorker, lane: Lane) -> None:
     sizes = [400_000, 400_000, 400_000, 3 * MOST_BYTES, 10, 10]
-
     worker.deliver([delivery(worker, number, size) for number, size in enumerate(sizes)])
-
     assert [[job[1] for job in frame.fields[1]] for frame in lane.sent] == [
         ["j0", "j1"],
         ["j2"],
@@ -259,9 +250,7 @@ def test_a_delivery_tells_of_its_job_what_a_handler_may_want_to_know(
     # Given: one that was accepted a minute ago
     job = Job("id1", b"pay", {"a": 1}, priority=9, max_attempts=0)
     job.accept(int(17e14) - 60_000_000, 17e8 - 60)
-    # When
     worker.deliver([Delivery(job, b"r", worker, 0.0, DeliveryState.IN_FLIGHT)])
-    # Then
     row = [b"r", "id1", b"pay", {"a": 1}, 0, 9, 17e8 - 60, 0, 1800.0]
     assert lane.sent[0].fields == ["mail", [row], NOW]
 
@@ -269,22 +258,18 @@ def test_a_delivery_tells_of_its_job_what_a_handler_may_want_to_know(
 def test_a_worker_whose_client_does_not_read_takes_nothing(session: Session, queue: Any, lane: Lane) -> None:
     worker = SessionWorker(session, queue, 100)
     assert (worker.free, worker.takes) == (100, (100, 100))
-
     lane.writable = False
     worker = SessionWorker(session, queue, 100)
-
     assert (worker.free, worker.takes) == (0, (0, 0))
 
 
 def test_a_worker_that_is_hung_up_on_loses_its_session(worker: SessionWorker, lane: Lane) -> None:
     worker.hang_up()
-
     assert lane.is_closed
 
 
 def test_a_session_that_has_gone_asks_no_more(session: Session, lane: Lane) -> None:
     lane.closed()
-
     assert session.results._closed
 
 
@@ -292,9 +277,7 @@ def test_a_large_result_asked_for_thousands_of_times_by_who_does_not_read_is_not
     session: Session, lane: Lane
 ) -> None:
     lane.ration.hold(LARGE_RESULT)
-
     session.send_result(7, bytes(LARGE_RESULT))
-
     assert [(frame.verb, frame.number, frame.fields[0]) for frame in lane.sent] == [
         (wire.ERROR, 7, "UNAVAILABLE")
     ]
@@ -305,9 +288,7 @@ def test_what_a_client_asks_that_leaves_too_much_unread_is_handed_back_and_not_a
 ) -> None:
     lane.is_full = True
     pings = [wire.encode(wire.PING, number) for number in range(1, 4)]
-
     lane.receive(pings)
-
     assert (lane.sent, lane.unheard) == ([], pings)
 
 
@@ -317,9 +298,7 @@ def test_jobs_removed_for_a_client_that_has_left_are_pushed_anew(
     popper.gone = True
     remembered = delivery(popper, 8, 10)
     remembered.kept = True  # as done
-
     popper.deliver([delivery(popper, 7, 10), remembered])
-
     assert lane.sent == []
     assert [job.id for push in queue.pushes for job in push.jobs] == ["j7"]
     assert queue.calls == ["undo pop of j8"]
@@ -435,12 +414,10 @@ def test_a_client_that_says_nothing_is_asked_by_zmtp_and_closed_if_that_is_not_a
     lane.alive = True
     beats(100)
     assert (lane.asked, lane.is_closed) == (0, False)
-    # When
     lane.alive = False
     beats(19)
     assert lane.asked > 10
     assert not lane.is_closed
-    # Then
     beats(2)
     assert lane.is_closed
     lane.closed()
@@ -534,9 +511,7 @@ class TestGoneOn:
         before = len(lane.sent)
         lane.writable = not busy  # what lies in the buffers of its connection
         time.passes(session.door.settings.silence + 0.1)
-
         lane.receive([PUSH])
-
         gone = repeats and not busy
         assert lane.is_closed == gone
         assert len(lane.sent) == (before if gone else before + 1)
@@ -550,9 +525,7 @@ class TestGoneOn:
             time.passes(session.door.settings.heartbeat / 2)
             lane.alive = True
             session.door.beat()
-
         lane.receive([PUSH])
-
         assert not lane.is_closed
         assert lane.sent[-1].number == 10
 
@@ -565,10 +538,8 @@ class TestGoneOn:
         lane.receive([PUSH])
         by = queue.pushes[0].by
         before = by.superseded
-
         lane.closed()
         session.door.clients.on_event(BusEvent(BusKind.CLIENT, "c0ffee/", 2))
-
         assert (before, by.superseded) == (False, True)
 
     @pytest.mark.parametrize("gone_on", [False, True])
@@ -582,7 +553,6 @@ class TestGoneOn:
         if gone_on:
             session.door.clients.on_event(BusEvent(BusKind.CLIENT, "c0ffee/", 2))
         come_to_rest()
-
         assert bool(subject.mock_calls) != gone_on
 
 

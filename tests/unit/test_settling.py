@@ -26,7 +26,6 @@ def test_nothing_is_handed_out_while_too_many_verdicts_have_no_answer() -> None:
     rig.hire()
     assert rig.granting
     rig.store.before_commit = held = Held()
-    # When
     receipts = [delivery.receipt for delivery in rig.hand.deliveries]
     rig.queue.settling.settle(
         [Verdict(receipt, wire.COMMIT) for receipt in receipts], Settlement(rig.heard.append)
@@ -34,7 +33,6 @@ def test_nothing_is_handed_out_while_too_many_verdicts_have_no_answer() -> None:
     full = rig.granting
     held.set()
     rig.wait()
-    # Then
     assert (full, rig.granting) == (False, True)
     assert memory.verdicts.mark.count == 0
     assert rig.heard == [{}]
@@ -64,18 +62,15 @@ def test_who_ends_lets_its_group_go_on_and_who_comes_again_does_not(
 
 @pytest.mark.parametrize("kind", [wire.COMMIT, wire.ROLLBACK, wire.REJECT, wire.RELEASE])
 def test_verdicts_of_every_kind_count_until_they_are_written(kind: str) -> None:
-    # Given
     memory = Memory()
     rig = SettlingRig(3, memory=memory)
     rig.hire()
     rig.store.before_commit = held = Held()
-    # When
     verdicts = [Verdict(delivery.receipt, kind, b"why") for delivery in rig.hand.deliveries]
     rig.queue.settling.settle(verdicts, Settlement(rig.heard.append))
     count = memory.verdicts.mark.count
     held.set()
     rig.wait()
-    # Then
     assert (count, memory.verdicts.mark.count, memory.verdicts.mark.bytes) == (3, 0, 0)
 
 
@@ -97,10 +92,8 @@ def test_a_queue_whose_verdicts_are_not_written_leaves_room_for_those_of_others(
     sick.store.before_commit = held = Held()
     verdicts = [Verdict(delivery.receipt, wire.COMMIT) for delivery in sick.hand.deliveries]
     sick.queue.settling.settle(verdicts, Settlement(sick.heard.append))
-    # When
     well.hire()
     well.verdict(wire.COMMIT)
-    # Then
     assert (sick.granting, well.granting) == (False, True)
     assert len(well.hand.jobs) == 3
     held.set()
@@ -126,7 +119,6 @@ def test_large_results_that_are_not_written_yet_leave_no_memory_for_large_messag
 def test_a_commit_without_an_answer_was_ours_if_nobody_else_can_have_had_the_job(
     monkeypatch: pytest.MonkeyPatch, *, kept: bool
 ) -> None:
-    # Given
     rig = SettlingRig(1)
     rig.hire()
     cut: list[Exception] = [Unclear("cut")]
@@ -138,9 +130,7 @@ def test_a_commit_without_an_answer_was_ours_if_nobody_else_can_have_had_the_job
 
     monkeypatch.setattr(rig.store, "commit", removed_and_not_answered)
     monkeypatch.setattr(rig.owners, "keeps", lambda _owner: kept)
-    # When
     rig.verdict(wire.COMMIT)
-    # Then
     assert [{at: type(why) for at, why in event.items()} for event in rig.heard] == [
         {} if kept else {0: UncertainError}
     ]
@@ -149,7 +139,6 @@ def test_a_commit_without_an_answer_was_ours_if_nobody_else_can_have_had_the_job
 def test_jobs_that_another_broker_has_taken_over_are_forgotten_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Given
     rig = SettlingRig(200)
     rig.hire()
     assert len(rig.held) == 200
@@ -162,9 +151,7 @@ def test_jobs_that_another_broker_has_taken_over_are_forgotten_together(
         return next_time(conditions)
 
     monkeypatch.setattr(rig.scheduler, "next_time", counted)
-    # When
     rig.verdict(wire.COMMIT)
-    # Then
     assert not rig.held
     assert [set(map(type, event.values())) for event in rig.heard] == [{LeaseLostError}]
     assert len(decided) < 10
@@ -177,9 +164,7 @@ def test_a_new_job_does_not_overtake_those_that_a_worker_gives_back(monkeypatch:
     monkeypatch.setattr(rig.store, "release", Held())
     [delivery] = rig.hand.deliveries
     rig.queue.settling.settle([Verdict(delivery.receipt, wire.RELEASE, delay=0.0)], Settlement())
-    # When
     arrival = rig.admit(*some_jobs(1))
-    # Then
     assert arrival.jobs == []
 
 
@@ -188,15 +173,12 @@ def test_a_new_job_does_not_overtake_those_that_a_worker_gives_back(monkeypatch:
 def test_jobs_whose_verdict_can_not_be_written_are_forgotten_so_that_the_audit_finds_them(
     kind: str, fault: Exception
 ) -> None:
-    # Given
     rig = SettlingRig(3)
     rig.hire()
     assert len(rig.held) == 3
-    # When
     rig.retry.give_up()
     rig.store.fault = fault
     rig.verdict(kind)
-    # Then
     assert not rig.held
     assert len(rig.store.reserved) == 3
     refused = dict.fromkeys(range(3), UnavailableError)
@@ -217,7 +199,6 @@ def test_jobs_that_can_not_be_removed_before_they_are_sent_are_forgotten_and_the
 
 @pytest.mark.parametrize("kind", [wire.COMMIT, wire.REJECT])
 def test_a_listener_that_fails_is_told_once_and_the_others_hear_what_is_true(kind: str) -> None:
-    # Given
     rig = SettlingRig(2)
     rig.hire()
     times: list[int] = []
@@ -226,9 +207,7 @@ def test_a_listener_that_fails_is_told_once_and_the_others_hear_what_is_true(kin
         times.append(len(problems))
         raise ValueError("a mistake")
 
-    # When
     rig.verdict(kind, fails)
-    # Then
     assert times == [0]
     assert rig.store.reserved == {}
     assert not rig.held

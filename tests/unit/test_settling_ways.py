@@ -59,10 +59,7 @@ def test_a_job_that_was_not_answered_in_time_comes_again_at_once_and_then_with_b
 @pytest.mark.parametrize("answers", [True, False])
 @pytest.mark.parametrize(
     ("over_at", "failure"),
-    [
-        ("limit_at", ("hard_time_limit of 100 s passed", 10, False)),
-        ("overdue_at", (TIMED_OUT, None, False)),
-    ],
+    [("limit_at", ("hard_time_limit of 100 s passed", 10, False)), ("overdue_at", (TIMED_OUT, None, False))],
 )
 def test_a_job_whose_time_is_over_has_failed_unless_its_verdict_was_read_between_two_looks(
     over_at: str, failure: tuple[str, float | None, bool], *, answers: bool
@@ -78,7 +75,6 @@ def test_a_job_whose_time_is_over_has_failed_unless_its_verdict_was_read_between
         rig.verdict(wire.COMMIT)
     rig.tick()
     rig.wait()
-    # Then
     assert failed(rig) == ([] if answers else [failure])
 
 
@@ -97,7 +93,6 @@ def test_a_worker_is_hung_up_unless_its_late_verdict_was_read_between_two_looks(
     if answers:
         rig.verdict(wire.COMMIT)
     rig.tick()
-    # Then
     assert rig.hand.hung_up is not answers
 
 
@@ -161,10 +156,8 @@ def test_a_worker_that_dies_is_charged_with_what_it_had_begun() -> None:
     rig.hire()
     for delivery in rig.hand.in_flight.values():
         delivery.handed_at -= 1
-    # When
     rig.queue.settling.worker_gone(rig.hand)
     rig.wait()
-    # Then
     assert failed(rig) == [(DIED, None, False), (NOT_BEGUN, None, False), (NOT_BEGUN, None, False)]
     assert [entry.counted for entry in rig.store.rolled_back] == [True, False, False]
     assert all(entry.isolated for entry in rig.store.rolled_back)
@@ -190,14 +183,11 @@ def test_a_job_that_dies_is_not_due_again() -> None:
 def test_a_job_that_waits_for_its_backoff_is_claimed_when_that_is_over_and_not_looked_for_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Given
     rig = SettlingRig(1, max_attempts=0, queue=LINEAR)
     rig.hire()
     claims, times = len(rig.store.claims), list[float]()
     monkeypatch.setattr(rig.scheduler.due_times, "add", lambda due, _now: times.extend(due))
-    # When
     rig.verdict(wire.ROLLBACK)
-    # Then
     assert len(rig.store.claims) == claims
     assert times == [NOW + 10]
 
@@ -209,12 +199,9 @@ def test_a_job_that_waits_for_its_backoff_is_claimed_when_that_is_over_and_not_l
 def test_a_kept_job_is_finished_with_the_worker_that_did_it_and_when_it_got_it(
     settings: dict[str, Any],
 ) -> None:
-    # Given
     rig = SettlingRig(1, **settings)
     rig.hire()
-    # When
     rig.verdict(wire.COMMIT)
-    # Then
     [one] = rig.store.finished
     assert (one.job.id, one.worker, one.result) == (rig.hand.jobs[0], "worker", b"")
     assert NOW - 1 < one.started_at <= NOW

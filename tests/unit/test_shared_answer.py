@@ -47,10 +47,8 @@ def test_an_error_is_told_to_those_who_asked_and_to_nobody_else() -> None:
     work = Work(ValueError("it can't be counted"))
     answer = SharedAnswer(work)
     work.let_go.set()
-
     asked = [gevent.spawn(answer.get) for _ in range(3)]
     gevent.joinall(asked)
-
     assert [str(future.exception) for future in asked] == ["it can't be counted"] * 3
     assert answer.get() == 2
 
@@ -63,7 +61,6 @@ def test_one_who_gives_up_leaves_the_others_their_answer() -> None:
     asked[0].kill()
     work.let_go.set()
     gevent.joinall(asked)
-
     assert [answer.value for answer in asked[1:]] == [1, 1]
 
 

@@ -79,11 +79,9 @@ def test_only_what_is_newer_is_read_and_only_changes_are_reported() -> None:
     broker.store.put("a")
     broker.store.put("b")
     broker.shared.prepare()
-
     broker.shared.follow()
     broker.store.put("b", removed=True)
     broker.shared.follow()
-
     assert broker.names == ["a"]
     assert broker.store.read_from == [None, 2, 2]
     assert broker.changes == 2, "at the start, and for the removal"
@@ -128,9 +126,7 @@ def test_after_a_long_absence_all_are_read_as_removals_are_forgotten() -> None:
 def test_a_change_holds_here_before_it_is_answered_and_other_brokers_hear_of_it() -> None:
     broker = Broker()
     broker.shared.prepare()
-
     broker.shared.change("a", lambda before: before, 0.0, keep_operator=False)
-
     assert broker.names == ["a"]
     assert broker.told == [BusEvent(BusKind.PRINCIPALS)]
 
@@ -139,9 +135,7 @@ def test_a_change_is_answered_although_mongodb_goes_away_behind_it() -> None:
     broker = Broker()
     broker.shared.prepare()
     broker.store.away = True
-
     changed = broker.shared.change("a", lambda before: before, 0.0, keep_operator=False)
-
     assert changed is not None
     assert broker.told == [BusEvent(BusKind.PRINCIPALS)]
     broker.store.away = False
@@ -153,7 +147,5 @@ def test_a_broker_alone_reports_to_nobody() -> None:
     broker = Broker()
     alone = SharedPrincipals(cast("PrincipalStore", broker.store), broker.known, silent, broker.counters)
     alone.prepare()
-
     alone.change("a", lambda before: before, 0.0, keep_operator=False)
-
     assert broker.names == ["a"]

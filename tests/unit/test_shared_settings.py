@@ -10,10 +10,7 @@ from sluicemq_broker.queues.records import QueueRecords
 from sluicemq_broker.queues.settings import SharedSettings
 from sluicemq_broker.store import QueueRecord
 
-FILE = {
-    "limited": QueueSettings(fair=True, tenant_max_running=2),
-    "first": QueueSettings(on_dead="second"),
-}
+FILE = {"limited": QueueSettings(fair=True, tenant_max_running=2), "first": QueueSettings(on_dead="second")}
 
 
 class Records(dict[str, dict[str, object]]):

@@ -101,9 +101,7 @@ def test_workers_that_ask_for_much_get_more_than_one_job_a_message_however_many_
 ) -> None:
     # Given: fewer jobs than workers, all of them free
     workers = [rig.worker(prefetch=64, name=str(number)) for number in range(20)]
-    # When
     rig.ready(*some_jobs(16))
-    # Then
     assert sorted(len(message) for worker in workers for message in worker.messages) == [8, 8]
 
 
@@ -127,7 +125,6 @@ def test_an_isolated_job_does_not_wait_for_a_worker_that_only_owes_an_answer(rig
     rig.time_out()
     busy = rig.worker(prefetch=5, name="busy")
     rig.ready(*some_jobs(20))
-    # When
     isolated = a_job("suspect", priority=9)
     isolated.isolated = True
     rig.ready(isolated)
@@ -142,11 +139,9 @@ def test_an_isolated_job_does_not_wait_for_a_worker_that_only_owes_an_answer(rig
 def test_a_worker_whose_time_with_an_isolated_job_was_up_gets_others_beside_it(
     rig: DispatchRig, how: str
 ) -> None:
-    # Given
     rig.ready(isolated("bad", visibility_timeout=0.0))
     worker = rig.worker(prefetch=3)
     assert worker.jobs == ["bad"]
-    # When
     if how == "overdue":
         rig.time_out()
     else:
@@ -154,7 +149,6 @@ def test_a_worker_whose_time_with_an_isolated_job_was_up_gets_others_beside_it(
         rig.owners.lose_all()
         rig.queue.drop(lost)
     rig.ready(a_job("next"))
-    # Then
     assert worker.jobs == ["bad", "next"]
 
 
@@ -179,7 +173,6 @@ class Deaf(FakeWorker):
 
 
 def test_nothing_is_held_for_a_worker_that_does_not_read(rig: DispatchRig) -> None:
-    # Given
     rig.ready(*some_jobs(600))
     deaf = Deaf(prefetch=200)
     # When it takes one message, and no more
@@ -192,14 +185,11 @@ def test_nothing_is_held_for_a_worker_that_does_not_read(rig: DispatchRig) -> No
 
 
 def test_nothing_is_held_for_a_worker_whose_connection_something_else_has_filled(rig: DispatchRig) -> None:
-    # Given
     deaf = Deaf(prefetch=200)
     rig.attach(deaf)
     rig.queue.stalled(deaf)
-    # When
     rig.ready(*some_jobs(600))
     rig.tick()
-    # Then
     assert not deaf.jobs
     assert not rig.held
 

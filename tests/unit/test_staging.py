@@ -78,7 +78,6 @@ def test_all_can_be_taken_out_isolated_ones_too(staging: Staging) -> None:
 
 
 def test_what_is_held_under_one_owner_is_dropped_and_the_rest_keeps_its_order(staging: Staging) -> None:
-    # Given
     staging.add(
         [
             a_job("a", owner="old"),
@@ -88,9 +87,7 @@ def test_what_is_held_under_one_owner_is_dropped_and_the_rest_keeps_its_order(st
             isolated("e", "new"),
         ]
     )
-    # When
     dropped = staging.drop("old")
-    # Then
     assert sorted(ids(dropped)) == ["a", "d"]
     assert ids(list(staging.isolated)) == ["e"]
     assert len(staging) == 2
@@ -99,7 +96,6 @@ def test_what_is_held_under_one_owner_is_dropped_and_the_rest_keeps_its_order(st
 
 @given(st.lists(st.one_of(st.lists(st.integers(0, 3), max_size=5), st.integers(1, 4))))
 def test_jobs_leave_as_a_stable_sort_by_priority_would_have_it(steps: list[list[int] | int]) -> None:
-    # Given
     staging, model = Staging(Budget(1 << 30), StagedByPriority()), list[Job]()
     for step in steps:
         if isinstance(step, list):
@@ -107,9 +103,7 @@ def test_jobs_leave_as_a_stable_sort_by_priority_would_have_it(steps: list[list[
             staging.add(jobs)
             model = sorted([*model, *jobs], key=lambda job: -job.priority)
         else:
-            # When
             taken = staging.take(step)
-            # Then
             assert ids(taken) == ids(model[:step])
             model = model[step:]
         assert len(staging) == len(model)

@@ -98,25 +98,19 @@ COUNTERS = {*Count, *Gauge, *DeviceCount}
 
 
 def test_what_the_commands_show_of_queues_and_brokers_has_the_names_that_the_broker_counts_by() -> None:
-    # Given
     row = Row()
-    # When
     queue_table.queue_rows([row])
     for key in queue_table.KEYS.values():
         key(row)
     top.head(row)
-    # Then
     assert {"pushed", "committed", "scheduled", "uptime"} <= row.asked
     assert row.asked - NO_COUNTERS <= COUNTERS
 
 
 @pytest.mark.parametrize("subject", history.COLUMNS)
 def test_what_the_history_shows_has_the_names_that_the_broker_counts_by(subject: str) -> None:
-    # Given
     counted = Row()
-    # When
     history.line({"counted": counted, "at": 0.0}, "minute", subject)
-    # Then
     assert counted.asked
     assert counted.asked | {name for chart in history.CHARTS[subject] for name in chart} <= COUNTERS
 

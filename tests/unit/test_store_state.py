@@ -50,7 +50,6 @@ def test_one_that_answers_is_reachable_and_has_no_problem() -> None:
 
 
 def test_one_that_does_not_answer_is_away_before_the_question_has_failed() -> None:
-    # Given
     server, seen = Server(), list[tuple[bool, str]]()
 
     def stand_still() -> None:
@@ -58,9 +57,7 @@ def test_one_that_does_not_answer_is_away_before_the_question_has_failed() -> No
             server.now += SILENCE / 2
             seen.append((server.state.reachable, server.state.problem))
 
-    # When
     server.ask(stand_still)
-    # Then
     assert seen == [(True, ""), (False, "MongoDB has not answered for 2.0 s")]
     assert server.state.reachable
 
@@ -116,7 +113,6 @@ def test_one_whose_every_answer_takes_long_is_said_to_be_slow_once_until_it_is_q
 
 
 def test_one_that_answers_and_has_no_majority_is_not_reachable_until_it_has_one() -> None:
-    # Given
     server, back = Server(), list[float]()
     server.state.on_return(back.append)
 
@@ -124,16 +120,12 @@ def test_one_that_answers_and_has_no_majority_is_not_reachable_until_it_has_one(
         server.now += UNCONFIRMED
         raise OperationFailure("operation exceeded time limit", 50)
 
-    # When
     server.confirm(too_late)
     server.ask()
-    # Then
     assert not server.state.reachable
     assert server.state.problem.startswith("MongoDB answers, but no majority of its members has confirmed")
     assert not back
-    # When
     server.confirm()
-    # Then
     assert (server.state.reachable, back) == (True, [UNCONFIRMED])
 
 

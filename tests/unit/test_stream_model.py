@@ -26,7 +26,6 @@ LONG = [
 def test_no_order_of_events_makes_a_hole_or_loses_what_was_confirmed(bounds: Bounds) -> None:
     """Those of plain PUB sockets have no ids."""
     found = explore(Rules(ids=bounds.repeats > 0), bounds)
-
     assert (found.complaint, found.trace) == ("", [])
     assert found.moments > 500
 
@@ -36,7 +35,6 @@ def test_no_order_of_events_makes_a_hole_or_loses_what_was_confirmed(bounds: Bou
 @pytest.mark.parametrize("bounds", LONG, ids=str)
 def test_no_order_of_more_events_does(bounds: Bounds) -> None:
     found = explore(Rules(), bounds)
-
     assert (found.complaint, found.trace) == ("", [])
 
 
@@ -54,6 +52,5 @@ def test_no_order_of_more_events_does(bounds: Bounds) -> None:
 def test_each_rule_is_needed(rules: Rules, bounds: Bounds, complaint: str) -> None:
     """Without it the model finds what goes wrong: it can see such faults."""
     found = explore(rules, bounds)
-
     assert complaint in found.complaint, found
     assert len(found.trace) < 15

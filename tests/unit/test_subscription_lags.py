@@ -23,15 +23,12 @@ class Subscriptions:
 
 
 def test_what_was_seen_last_is_kept_until_nobody_can_tell() -> None:
-    # Given
     subscriptions: Any = Subscriptions()
     lags = Lags(subscriptions)
     assert lags.rows == []
     lags.measure()
     assert lags.rows == subscriptions.rows
-    # When
     subscriptions.rows = None
     with pytest.raises(UnavailableError):
         lags.measure()
-    # Then
     assert lags.rows == []

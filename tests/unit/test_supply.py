@@ -62,11 +62,9 @@ def test_a_push_waits_until_fast_workers_have_room_for_it() -> None:
     rig = SupplyRig(rate=FAST)
     rig.work(1000)
     assert rig.room == 0
-    # When
     rig.push(100)
     assert not rig.store.inserts
     rig.finish()
-    # Then
     rig.wait_written()
 
 
@@ -78,7 +76,6 @@ def test_a_push_waits_until_the_few_jobs_before_it_are_claimed() -> None:
     rig.scheduler.ledger.backlog = 0
     rig.queue.jobs_ready(50, 0)
     go_on()
-    # When
     pushed = rig.push(100)
     assert not rig.store.inserts
     held.set()
@@ -88,15 +85,12 @@ def test_a_push_waits_until_the_few_jobs_before_it_are_claimed() -> None:
 
 
 def test_a_few_jobs_that_came_back_are_claimed_at_once_though_much_is_staged() -> None:
-    # Given
     rig = SupplyRig(rate=FAST)
     rig.scheduler.ledger.backlog = 0
     rig.work(900)
-    # When
     rig.store.ready.extend(some_jobs(3))
     rig.queue.jobs_ready(3, 0)
     go_on()
-    # Then
     assert rig.store.ready == []
 
 
@@ -205,11 +199,7 @@ def test_a_broker_that_is_alone_or_one_of_many_looks_rarely_but_does(others: int
 
 
 @pytest.mark.parametrize(
-    "come",
-    [
-        lambda to: to.scheduler.promoted(0, 1, 1, to.conditions),
-        lambda to: to.scheduler.some_ready(),
-    ],
+    "come", [lambda to: to.scheduler.promoted(0, 1, 1, to.conditions), lambda to: to.scheduler.some_ready()]
 )
 def test_what_lies_ready_now_and_may_be_old_is_told_to_claims(come: Callable[[Looking], None]) -> None:
     looking = Looking(others=0)
@@ -224,13 +214,10 @@ def test_what_lies_ready_now_and_may_be_old_is_told_to_claims(come: Callable[[Lo
 
 
 def test_who_hears_of_a_job_of_another_broker_claims_it_alone_first() -> None:
-    # Given
     looking = Looking(others=1)
     looking.store.ready = some_jobs(3)
-    # When
     looking.queue.on_ready(0)
     come_to_rest()
-    # Then
     brought = [limit for limit, _ in looking.store.claims]
     assert brought[0] == 1
     assert not looking.store.ready

@@ -186,7 +186,6 @@ def test_the_jobs_of_an_owner_that_seems_gone_and_is_not_stay(
 def test_what_came_into_memory_after_the_audit_has_read_stays(
     rig: SweeperRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Given
     rig.sweeper.audit()
     missing = rig.sweeper.missing
 
@@ -196,9 +195,7 @@ def test_what_came_into_memory_after_the_audit_has_read_stays(
         return found
 
     monkeypatch.setattr(rig.sweeper, "missing", then_staged)
-    # When
     rig.sweeper.audit()
-    # Then
     assert rig.given_back()[0] == []
 
 
@@ -252,15 +249,12 @@ def test_a_queue_in_use_is_swept_each_time(many: list[Any], sweeper: Sweeper) ->
 def test_a_queue_out_of_use_is_swept_when_the_survey_shows_a_gone_owner_or_an_expired_job(
     many: list[Any], sweeper: Sweeper
 ) -> None:
-    # Given
     held, orphaned, later, expired = many[96:]
     held.store.push([lost_job()], NOW)
     orphaned.store.push([orphaned_job()], NOW)
     later.store.push([a_job("later", expires_at=NOW + 1000)], NOW)
     expired.store.push([a_job("expired", expires_at=NOW - 1)], NOW)
-    # When
     sweeper.sweep()
-    # Then
     assert asked([held, orphaned, later, expired]) == [0, 1, 0, 1]
     assert ids(orphaned.store.ready) == [ORPHANED]
 

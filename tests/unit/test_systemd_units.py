@@ -33,11 +33,9 @@ def test_systemd_finds_nothing_wrong(analyze: str, tmp_path: Path, unit: Path) -
         (tmp_path / file.name).write_text(text)
     name = unit.name.replace("@.", "@second.")
     (tmp_path / name).write_text((tmp_path / unit.name).read_text())
-    # When
     done = subprocess.run(
         [analyze, "verify", "--man=no", tmp_path / name], capture_output=True, text=True, check=False
     )
-    # Then
     about_it = [line for line in done.stderr.splitlines() if str(tmp_path) in line or name in line]
     assert about_it == []
 

@@ -139,12 +139,9 @@ def send(to: str, /, subject: str = "hi", *copies: str, urgent: bool = False, **
 def test_a_call_travels_as_named_arguments_and_comes_back(
     call: Callable[[Any], Any], sent: dict[str, Any]
 ) -> None:
-    # Given
     app = App(middleware=[])
     step = call(app.task(send))
-    # Then
     assert json.loads(bytes(step.plan.arguments)) == sent
-    # When
     positional = [
         sent.pop("to"),
         *([sent.pop("subject")] if "subject" in sent else []),
@@ -205,12 +202,10 @@ def test_a_job_of_an_older_function_gets_the_defaults_of_the_new_one() -> None:
     old = Job(b'{"name": "Ann"}', headers={"kind": "greet"})
     app = App(middleware=[])
 
-    # When
     @app.task
     def greet(greeting: str = "Hello", *, name: str, mark: str = "!") -> str:
         return f"{greeting} {name}{mark}"
 
-    # Then
     assert app.handler(old) == b'"Hello Ann!"'
     with pytest.raises(Reject, match="there is no argument 'nick'"):
         app.handler(Job(b'{"name": "Ann", "nick": "A"}', headers={"kind": "greet"}))
@@ -300,17 +295,14 @@ def an_app() -> tuple[App, Any, Any]:
 
 
 def test_a_chain_hands_the_result_on_to_the_argument_that_asks_for_it() -> None:
-    # Given
     app, length, times = an_app()
     step = chain(length.s("abc"), times.s(PREVIOUS, by=2), times.s(PREVIOUS, by=5))
-    # When
     second = app.handler(job_of(step))
     assert isinstance(second, Forward)
     headers = (second.onward[2] or {})["headers"]
     third = app.handler(Job(second.payload or b"", headers=headers))
     assert isinstance(third, Forward)
     headers = (third.onward[2] or {})["headers"]
-    # Then
     assert (second.queue, json.loads(second.payload or b"")) == ("second", {"by": 2, "number": 3})
     assert second.onward[2]["max_attempts"] == 3
     assert "then" not in headers
@@ -318,12 +310,9 @@ def test_a_chain_hands_the_result_on_to_the_argument_that_asks_for_it() -> None:
 
 
 def test_a_group_has_each_step_as_a_child() -> None:
-    # Given
     app, length, times = an_app()
     step = group(times.s(2), chain(length.s("a"), times.s(PREVIOUS)))
-    # When
     children = app.handler(job_of(step))
-    # Then
     assert step.plan.queue == "second"
     assert isinstance(children, FanOut)
     assert [(queue, json.loads(payload)) for queue, payload, _ in children.onward] == [
@@ -339,7 +328,6 @@ def joined(step: Any, *children: ChildResult) -> Job:
 
 
 def test_a_group_hands_the_results_of_its_steps_on_in_a_list() -> None:
-    # Given
     app, _, times = an_app()
 
     @app.task(queue="third")
@@ -347,11 +335,9 @@ def test_a_group_hands_the_results_of_its_steps_on_in_a_list() -> None:
         return sum(number for number in numbers if isinstance(number, int))
 
     step = group(times.s(2), times.s(3), allow_failures=True).then(total.s(PREVIOUS), times.s(PREVIOUS))
-    # When
     children = app.handler(job_of(step))
     ends = (ChildResult("a.1", b"2"), ChildResult("a.2", None, "no ink"), ChildResult("a.3", b""))
     onward = app.handler(joined(step, *ends))
-    # Then
     assert isinstance(children, FanOut)
     assert children.options == {"join": True, "allow_failures": True}
     assert isinstance(onward, Forward)
@@ -425,7 +411,6 @@ class Noted(Middleware):
 def test_middleware_is_called_around_a_run_and_can_not_change_its_end(
     fails: str, by: int, seen: list[str]
 ) -> None:
-    # Given
     notes: list[str] = []
     app = App(middleware=[Noted("a", notes), Noted("b", notes, fails=fails)])
 
@@ -435,12 +420,10 @@ def test_middleware_is_called_around_a_run_and_can_not_change_its_end(
             raise Retry("no")
         return 3 * by
 
-    # When
     expected = ValueError if fails == "before" else Retry if by < 0 else None
     if expected is None:
         assert app.handler(job_of(times.s(by))) == b"6"
     else:
         with pytest.raises(expected):
             app.handler(job_of(times.s(by)))
-    # Then
     assert notes == seen

@@ -145,15 +145,9 @@ class FakeSentry:
 
 @pytest.mark.parametrize(
     ("error", "sent"),
-    [
-        (None, []),
-        (ValueError("no"), [("no", 1)]),
-        (Retry("later"), []),
-        (Reject("never"), []),
-    ],
+    [(None, []), (ValueError("no"), [("no", 1)]), (Retry("later"), []), (Reject("never"), [])],
 )
 def test_sentry_gets_a_failure_with_its_job(error: Exception | None, sent: list[tuple[str, int]]) -> None:
-    # Given
     sdk = FakeSentry()
     app = App(middleware=[Sentry(sdk)])
 
@@ -162,13 +156,11 @@ def test_sentry_gets_a_failure_with_its_job(error: Exception | None, sent: list[
         if error is not None:
             raise error
 
-    # When
     if error is None:
         handled(app, "fail")
     else:
         with pytest.raises(type(error)):
             handled(app, "fail")
-    # Then
     assert (sdk.sent, sdk.depth) == (sent, 0)
     assert sdk.tags == {
         "name": "fail", "sluicemq.kind": "fail", "sluicemq.queue": "queue", "sluicemq.job": "id"
@@ -192,7 +184,6 @@ def test_a_run_that_has_ended_is_not_interrupted() -> None:
 
 
 def test_the_span_of_a_run_has_the_name_of_its_task() -> None:
-    # Given
     traced = Traced()
     app = App(middleware=[Telemetry()])
 
@@ -201,10 +192,8 @@ def test_the_span_of_a_run_has_the_name_of_its_task() -> None:
         with traced.tracer.start_as_current_span("stir"):
             pass
 
-    # When
     with traced.tracer.start_as_current_span("process queue"):
         handled(app, "cook")
-    # Then
     span, inner = traced.one("process cook"), traced.one("stir")
     assert (span.attributes or {})["sluicemq.kind"] == "cook"
     assert inner.parent is not None
@@ -216,7 +205,6 @@ def test_coroutines_and_time_limits_work_in_the_child_of_a_fork() -> None:
     app = slow_tasks()
     with pytest.raises(TaskTimeoutError):
         handled(app, "coroutine")
-    # When
     child = os.fork()
     if child == 0:
         try:
@@ -225,7 +213,6 @@ def test_coroutines_and_time_limits_work_in_the_child_of_a_fork() -> None:
             os._exit(7)
         finally:
             os._exit(1)
-    # Then
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 

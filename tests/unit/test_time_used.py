@@ -38,7 +38,6 @@ def test_a_peers_level_follows_the_time_in_which_all_that_it_had_sent_was_read(
     peer = TimeUsed(1.0)
     for seconds, more in turns:
         peer.used(seconds, more=more)
-
     assert peer.level == level
     assert peer.is_light == (level < 2)
     assert peer.latest == (turns[-1][0] if turns else 0.0)

@@ -64,7 +64,6 @@ def by_a_socket(work: Callable[[], None]) -> None:
 def test_a_turn_is_as_long_as_what_is_done_in_it(turns: Turns, done: Callable[..., None]) -> None:
     done(lambda: compute(LONG))
     gevent.sleep(0.001)
-
     longest, computed = turns.take()
     assert computed >= LONG
     assert longest >= LONG
@@ -73,13 +72,11 @@ def test_a_turn_is_as_long_as_what_is_done_in_it(turns: Turns, done: Callable[..
 def test_greenlets_that_follow_each_other_at_once_make_one_turn(turns: Turns) -> None:
     gevent.joinall([gevent.spawn(compute, LONG) for _ in range(3)])
     gevent.sleep(0.001)
-
     assert turns.take()[1] >= 3 * LONG
 
 
 def test_waiting_is_no_turn(turns: Turns) -> None:
     gevent.sleep(5 * LONG)
-
     assert turns.take()[1] < LONG
 
 
@@ -87,9 +84,7 @@ def test_what_was_taken_is_not_told_again(turns: Turns) -> None:
     by_a_greenlet(lambda: compute(LONG))
     gevent.sleep(0.001)
     turns.take()
-
     gevent.sleep(0.001)
-
     assert turns.take()[1] < LONG
 
 
@@ -98,7 +93,6 @@ def test_a_slow_turn_is_counted_and_told(
 ) -> None:
     by_a_greenlet(lambda: compute(SLOW))
     gevent.sleep(0.001)
-
     assert counters.values["slow_turns"] >= 1
     assert "one turn of the hub took " in caplog.text
 
@@ -117,8 +111,6 @@ def test_starting_and_stopping_twice_is_harmless(counters: Counters) -> None:
 def test_by_how_much_a_timer_comes_late_is_measured(counters: Counters, turns: Turns) -> None:
     # Given: a hub that can do nothing else until after the timer is due
     compute(LOOK + LONG)
-    # When
     gevent.sleep(0.001)
-    # Then
     assert counters.timings[Timing.HUB_DELAY].sum >= LONG / 2
     assert sum(counters.timings[Timing.HUB_DELAY].counts) == 1

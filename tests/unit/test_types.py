@@ -76,10 +76,8 @@ send.options(prioritty=9).push("a")
 
 
 def test_mypy_finds_each_mistake_in_a_users_program_and_nothing_else(tmp_path: Path) -> None:
-    # Given
     (tmp_path / "right.py").write_text(RIGHT)
     (tmp_path / "wrong.py").write_text(WRONG)
-    # When
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "right.py", "wrong.py"]
     found = subprocess.run(
         command, cwd=tmp_path, env=os.environ | source(), capture_output=True, text=True, check=False

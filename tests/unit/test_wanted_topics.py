@@ -53,9 +53,7 @@ def test_topics_are_wanted_as_regular_expressions_say(wanted: list[bytes], topic
 
 def test_the_patterns_of_one_filter_have_a_bound_of_words_in_all() -> None:
     longest = b".".join([b"*"] * 128)
-
     Topics([longest[2 * at :] for at in range(30)])
-
     with pytest.raises(BadTopicError, match=f"at most {MOST_WORDS}"):
         Topics([b".".join([b"*"] * 126 + [b"%d" % at]) for at in range(33)])
 
@@ -94,10 +92,8 @@ MANY = {
 def test_a_topic_costs_with_many_patterns_about_what_it_costs_with_few(wanted: list[bytes]) -> None:
     topics = [b"prices.x%d.paid.now" % at for at in range(1000)]
     few, many, place = Topics(wanted[:10]), Topics(wanted), count(1)
-
     few.among(topics, next(place), 60.0)
     many.among(topics, next(place), 60.0)
-
     assert lines(lambda: many.among(topics, next(place), 60.0)) <= 2 * lines(
         lambda: few.among(topics, next(place), 60.0)
     )
@@ -108,7 +104,6 @@ def test_a_topic_that_fits_every_part_of_every_pattern_costs_their_words_at_most
     hostile = Topics([b".".join(random.choices([b"a", b"*"], k=120)) for _ in range(34)])
     topic = b".".join([b"a"] * 127)
     hostile.want(topic)
-
     assert lines(lambda: hostile.want(topic)) < 10 * 127
 
 
@@ -170,13 +165,11 @@ class TestTurns:
 
     def test_a_heavy_reader_waits_for_those_only_that_come_soon(self) -> None:
         heavy, soon, late = ("heavy", 0.0, 1.1), ("soon", 49.0, 0.1), ("late", 51.0, 0.1)
-
         assert self.order(heavy, soon, late) == ["soon", "heavy", "late"]
 
     def test_what_was_used_is_forgotten_by_and_by(self) -> None:
         usage = Usage()
         usage.add(1.0)
-
         assert [usage.of_late(now) for now in (0.0, 10.0, 25.0, 100.0)] == [1.0, pytest.approx(0.8), 0.5, 0.0]
 
     def test_after_a_turn_of_a_heavy_reader_the_hub_is_free_for_longer(self) -> None:
@@ -184,22 +177,18 @@ class TestTurns:
         usage.of_late(monotonic())
         usage.add(1.0)
         began = monotonic()
-
         for _ in range(10):
             turns.wait(usage)
             with turns.counted(usage):
                 busy(0.002)
-
         turns.wait(usage)
         assert monotonic() - began > 10 * 4 * 0.002
 
     def test_light_readers_share_the_time_of_a_turn(self) -> None:
         turns = Choosing()
         assert turns.may_choose(Usage())
-
         with turns.counted(Usage()):
             busy(TURN)
-
         assert not turns.may_choose(Usage())
         turns.wait(Usage())
         assert turns.may_choose(Usage())

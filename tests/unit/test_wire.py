@@ -50,11 +50,7 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
         b"OK",
         "9302 91 93 01 a9544f4f5f4c41524745 a26e6f 92 00 04",
     ),
-    "ready": (
-        (wire.READY, 3, "mail", 1024),
-        b"READY",
-        "9303 a46d61696c cd0400",
-    ),
+    "ready": ((wire.READY, 3, "mail", 1024), b"READY", "9303 a46d61696c cd0400"),
     "ready to pop": (
         (wire.READY, 3, "mail", 1, {"pop": True, "look": True}),
         b"READY",
@@ -97,15 +93,7 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
         (
             wire.SETTLE,
             5,
-            [
-                [
-                    b"r",
-                    wire.FAN_OUT,
-                    b"all",
-                    None,
-                    [["pages", b"1", None], ["pages", None, {"priority": 3}]],
-                ],
-            ],
+            [[b"r", wire.FAN_OUT, b"all", None, [["pages", b"1", None], ["pages", None, {"priority": 3}]]]],
         ),
         b"SETTLE",
         (
@@ -118,186 +106,66 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
         b"SETTLE",
         "9205 91 96 c40172 a646414e4f5554 c400 c0 91 93 a57061676573 c40131 c0 81 a46a6f696e c3",
     ),
-    "extend": (
-        (wire.EXTEND, 6, [b"r"], 30),
-        b"EXTEND",
-        "9306 91 c40172 1e",
-    ),
+    "extend": ((wire.EXTEND, 6, [b"r"], 30), b"EXTEND", "9306 91 c40172 1e"),
     "progress": (
         (wire.PROGRESS, 6, [[b"r", 3, 10, "page"], [b"s", 0.5, None, None]]),
         b"PROGRESS",
         "9206 92 94 c40172 03 0a a470616765 94 c40173 cb3fe0000000000000 c0 c0",
     ),
-    "commit in": (
-        (wire.COMMITIN, 6, b"r", 2),
-        b"COMMITIN",
-        "9306 c40172 02",
-    ),
+    "commit in": ((wire.COMMITIN, 6, b"r", 2), b"COMMITIN", "9306 c40172 02"),
     "result": (
         (wire.RESULT, 6, "mail", "id1", 1.5),
         b"RESULT",
         "9406 a46d61696c a3696431 cb3ff8000000000000",
     ),
-    "result answered": (
-        (wire.OK, 6, b"42"),
-        b"OK",
-        "9206 c4023432",
-    ),
-    "ping": (
-        (wire.PING, 7),
-        b"PING",
-        "9107",
-    ),
-    "ping answered": (
-        (wire.OK, 7, None),
-        b"OK",
-        "9207 c0",
-    ),
-    "bye": (
-        (wire.BYE, 8),
-        b"BYE",
-        "9108",
-    ),
-    "queues": (
-        (wire.QUEUES, 9),
-        b"QUEUES",
-        "9109",
-    ),
-    "queue": (
-        (wire.QUEUE, 23, "mail"),
-        b"QUEUE",
-        "9217 a46d61696c",
-    ),
-    "stats": (
-        (wire.STATS, 10),
-        b"STATS",
-        "910a",
-    ),
-    "counters": (
-        (wire.COUNTERS, 24),
-        b"COUNTERS",
-        "9118",
-    ),
+    "result answered": ((wire.OK, 6, b"42"), b"OK", "9206 c4023432"),
+    "ping": ((wire.PING, 7), b"PING", "9107"),
+    "ping answered": ((wire.OK, 7, None), b"OK", "9207 c0"),
+    "bye": ((wire.BYE, 8), b"BYE", "9108"),
+    "queues": ((wire.QUEUES, 9), b"QUEUES", "9109"),
+    "queue": ((wire.QUEUE, 23, "mail"), b"QUEUE", "9217 a46d61696c"),
+    "stats": ((wire.STATS, 10), b"STATS", "910a"),
+    "counters": ((wire.COUNTERS, 24), b"COUNTERS", "9118"),
     "history": (
         (wire.HISTORY, 24, "queue", "mail", None, "hour"),
         b"HISTORY",
         "9518 a57175657565 a46d61696c c0 a4686f7572",
     ),
-    "workers": (
-        (wire.WORKERS, 27, "mail"),
-        b"WORKERS",
-        "921b a46d61696c",
-    ),
-    "stop": (
-        (wire.STOP, 0, "mail"),
-        b"STOP",
-        "9200 a46d61696c",
-    ),
-    "ends": (
-        (wire.ENDS, 27, "mail", None, 10),
-        b"ENDS",
-        "941b a46d61696c c0 0a",
-    ),
-    "worker": (
-        (wire.WORKER, 27, "quiet", "mailer"),
-        b"WORKER",
-        "931b a57175696574 a66d61696c6572",
-    ),
+    "workers": ((wire.WORKERS, 27, "mail"), b"WORKERS", "921b a46d61696c"),
+    "stop": ((wire.STOP, 0, "mail"), b"STOP", "9200 a46d61696c"),
+    "ends": ((wire.ENDS, 27, "mail", None, 10), b"ENDS", "941b a46d61696c c0 0a"),
+    "worker": ((wire.WORKER, 27, "quiet", "mailer"), b"WORKER", "931b a57175696574 a66d61696c6572"),
     "stuck": (
         (wire.STUCK, 27, [["mail", "a", 1, 2.5]]),
         b"STUCK",
         "921b 91 94 a46d61696c a161 01 cb4004000000000000",
     ),
-    "kinds": (
-        (wire.KINDS, 27, "mail"),
-        b"KINDS",
-        "921b a46d61696c",
-    ),
-    "backlog": (
-        (wire.BACKLOG, 27, "mail"),
-        b"BACKLOG",
-        "921b a46d61696c",
-    ),
-    "find": (
-        (wire.FIND, 27, {"kind": "mail"}, 20, None),
-        b"FIND",
-        "941b 81 a46b696e64 a46d61696c 14 c0",
-    ),
-    "incidents": (
-        (wire.INCIDENTS, 27, "hour", None),
-        b"INCIDENTS",
-        "931b a4686f7572 c0",
-    ),
-    "errors": (
-        (wire.ERRORS, 27, None),
-        b"ERRORS",
-        "921b c0",
-    ),
+    "kinds": ((wire.KINDS, 27, "mail"), b"KINDS", "921b a46d61696c"),
+    "backlog": ((wire.BACKLOG, 27, "mail"), b"BACKLOG", "921b a46d61696c"),
+    "find": ((wire.FIND, 27, {"kind": "mail"}, 20, None), b"FIND", "941b 81 a46b696e64 a46d61696c 14 c0"),
+    "incidents": ((wire.INCIDENTS, 27, "hour", None), b"INCIDENTS", "931b a4686f7572 c0"),
+    "errors": ((wire.ERRORS, 27, None), b"ERRORS", "921b c0"),
     "events": (
         (wire.EVENTS, 28, {"after": 17, "queue": "mail"}),
         b"EVENTS",
         "921c 82 a56166746572 11 a57175657565 a46d61696c",
     ),
-    "peek": (
-        (wire.PEEK, 11, "mail", "dead", 10),
-        b"PEEK",
-        "940b a46d61696c a464656164 0a",
-    ),
-    "purge": (
-        (wire.PURGE, 12, "mail", "ready"),
-        b"PURGE",
-        "930c a46d61696c a57265616479",
-    ),
+    "peek": ((wire.PEEK, 11, "mail", "dead", 10), b"PEEK", "940b a46d61696c a464656164 0a"),
+    "purge": ((wire.PURGE, 12, "mail", "ready"), b"PURGE", "930c a46d61696c a57265616479"),
     "purge with a wait": (
         (wire.PURGE, 23, "mail", "ready", 1.5),
         b"PURGE",
         "9417 a46d61696c a57265616479 cb3ff8000000000000",
     ),
-    "tasks": (
-        (wire.TASKS, 24),
-        b"TASKS",
-        "9118",
-    ),
-    "task": (
-        (wire.TASK, 25, "a1b2"),
-        b"TASK",
-        "9219 a461316232",
-    ),
-    "brokers": (
-        (wire.BROKERS, 27),
-        b"BROKERS",
-        "911b",
-    ),
-    "upgrade": (
-        (wire.UPGRADE, 28),
-        b"UPGRADE",
-        "911c",
-    ),
-    "tcancel": (
-        (wire.TCANCEL, 26, "a1b2"),
-        b"TCANCEL",
-        "921a a461316232",
-    ),
-    "delete": (
-        (wire.DELETE, 13, "mail"),
-        b"DELETE",
-        "920d a46d61696c",
-    ),
-    "cancel": (
-        (wire.CANCEL, 14, "mail", "id1"),
-        b"CANCEL",
-        "930e a46d61696c a3696431",
-    ),
-    "show": (
-        (wire.SHOW, 16, "mail", "id1"),
-        b"SHOW",
-        "9310 a46d61696c a3696431",
-    ),
-    "promote": (
-        (wire.PROMOTE, 17, "mail", "id1"),
-        b"PROMOTE",
-        "9311 a46d61696c a3696431",
-    ),
+    "tasks": ((wire.TASKS, 24), b"TASKS", "9118"),
+    "task": ((wire.TASK, 25, "a1b2"), b"TASK", "9219 a461316232"),
+    "brokers": ((wire.BROKERS, 27), b"BROKERS", "911b"),
+    "upgrade": ((wire.UPGRADE, 28), b"UPGRADE", "911c"),
+    "tcancel": ((wire.TCANCEL, 26, "a1b2"), b"TCANCEL", "921a a461316232"),
+    "delete": ((wire.DELETE, 13, "mail"), b"DELETE", "920d a46d61696c"),
+    "cancel": ((wire.CANCEL, 14, "mail", "id1"), b"CANCEL", "930e a46d61696c a3696431"),
+    "show": ((wire.SHOW, 16, "mail", "id1"), b"SHOW", "9310 a46d61696c a3696431"),
+    "promote": ((wire.PROMOTE, 17, "mail", "id1"), b"PROMOTE", "9311 a46d61696c a3696431"),
     "change": (
         (wire.CHANGE, 18, "mail", "id1", {"priority": 9, "delay": 1.5}),
         b"CHANGE",
@@ -328,11 +196,7 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
         b"DEAD",
         "9419 a46d61696c a5636f756e74 81 a6726561736f6e a3776879",
     ),
-    "pause": (
-        (wire.PAUSE, 21, "mail", wire.INTAKE),
-        b"PAUSE",
-        "9315 a46d61696c a6696e74616b65",
-    ),
+    "pause": ((wire.PAUSE, 21, "mail", wire.INTAKE), b"PAUSE", "9315 a46d61696c a6696e74616b65"),
     "publish": (
         (wire.PUBLISH, 23, "prices", b"\x01\x03eur\x00\x041.08", {"id": "p/1"}),
         b"PUBLISH",
@@ -343,61 +207,21 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
         b"READ",
         "9319a670726963657383a5616674657206a6746f7069637391c403657572a4776169740a",
     ),
-    "streams": (
-        (wire.STREAMS, 26),
-        b"STREAMS",
-        "911a",
-    ),
-    "stream": (
-        (wire.STREAM, 27, "prices"),
-        b"STREAM",
-        "921ba6707269636573",
-    ),
-    "trim": (
-        (wire.TRIM, 28, "prices", 5),
-        b"TRIM",
-        "931ca670726963657305",
-    ),
-    "erase": (
-        (wire.ERASE, 29, "prices"),
-        b"ERASE",
-        "921da6707269636573",
-    ),
+    "streams": ((wire.STREAMS, 26), b"STREAMS", "911a"),
+    "stream": ((wire.STREAM, 27, "prices"), b"STREAM", "921ba6707269636573"),
+    "trim": ((wire.TRIM, 28, "prices", 5), b"TRIM", "931ca670726963657305"),
+    "erase": ((wire.ERASE, 29, "prices"), b"ERASE", "921da6707269636573"),
     "hold": (
         (wire.HOLD, 30, "prices", "sums", "update", {"born": 0}),
         b"HOLD",
         "951ea6707269636573a473756d73a675706461746581a4626f726e00",
     ),
-    "mark": (
-        (wire.MARK, 31, "prices", "sums", 1, 2),
-        b"MARK",
-        "951fa6707269636573a473756d730102",
-    ),
-    "subs": (
-        (wire.SUBS, 32, "prices"),
-        b"SUBS",
-        "9220a6707269636573",
-    ),
-    "free": (
-        (wire.FREE, 33, "prices", "sums", 1),
-        b"FREE",
-        "9421a6707269636573a473756d7301",
-    ),
-    "seek": (
-        (wire.SEEK, 34, "prices", "sums", -1),
-        b"SEEK",
-        "9422a6707269636573a473756d73ff",
-    ),
-    "forget": (
-        (wire.FORGET, 35, "prices", "sums"),
-        b"FORGET",
-        "9323a6707269636573a473756d73",
-    ),
-    "resume": (
-        (wire.RESUME, 22, "mail", wire.DELIVERY),
-        b"RESUME",
-        "9316 a46d61696c a864656c6976657279",
-    ),
+    "mark": ((wire.MARK, 31, "prices", "sums", 1, 2), b"MARK", "951fa6707269636573a473756d730102"),
+    "subs": ((wire.SUBS, 32, "prices"), b"SUBS", "9220a6707269636573"),
+    "free": ((wire.FREE, 33, "prices", "sums", 1), b"FREE", "9421a6707269636573a473756d7301"),
+    "seek": ((wire.SEEK, 34, "prices", "sums", -1), b"SEEK", "9422a6707269636573a473756d73ff"),
+    "forget": ((wire.FORGET, 35, "prices", "sums"), b"FORGET", "9323a6707269636573a473756d73"),
+    "resume": ((wire.RESUME, 22, "mail", wire.DELIVERY), b"RESUME", "9316 a46d61696c a864656c6976657279"),
     "settings": ((wire.SETTINGS, 31, "mail"), b"SETTINGS", "921f a46d61696c"),
     "set": (
         (wire.SET, 32, "mail", {"max_running": 5}),
@@ -433,26 +257,15 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
         b"AUDIT",
         "921b82a6616374696f6ea57075726765a56c696d697414",
     ),
-    "error": (
-        (wire.ERROR, 15, "BAD_QUEUE", "no"),
-        b"ERROR",
-        "930f a94241445f5155455545 a26e6f",
-    ),
-    "largest number": (
-        (wire.PING, wire.MAX_NUMBER),
-        b"PING",
-        "91cf7fffffffffffffff",
-    ),
+    "error": ((wire.ERROR, 15, "BAD_QUEUE", "no"), b"ERROR", "930f a94241445f5155455545 a26e6f"),
+    "largest number": ((wire.PING, wire.MAX_NUMBER), b"PING", "91cf7fffffffffffffff"),
 }
 
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_a_message_has_these_bytes_and_reads_back_as_it_was(name: str) -> None:
-    # Given
     (verb, number, *fields), name_on_the_wire, body = GOLDEN[name]
-    # When
     frames = wire.encode(verb, number, *fields)
-    # Then
     assert frames == [b"SMQ1", name_on_the_wire, bytes.fromhex(body)]
     assert wire.decode(frames) == (verb, number, fields)
 
@@ -550,7 +363,6 @@ UNITS = {
 @pytest.mark.parametrize("unit", UNITS.values(), ids=UNITS)
 def test_a_message_of_too_many_values_is_refused_with_its_number(verb: bytes, size: int, unit: bytes) -> None:
     frames = [wire.VERSION, verb, listing(unit, size)]
-
     with pytest.raises(errors.BadFramesError, match="more than 20000 values"):
         wire.decode_request(frames)
     assert wire.number_of(frames) == 7

@@ -75,9 +75,7 @@ def test_however_a_delivery_ends_no_door_is_called_and_no_job_goes_out(
     come(scheduler, 2, marks)
     idle = come(scheduler, 2, marks)
     given = next_jobs(scheduler) + next_jobs(scheduler)
-
     end(scheduler, given)
-
     assert {*idle.in_flight.values(), *scheduler.deliveries.in_flight.values()} <= {*given}
     assert marks.jobs == 0
 

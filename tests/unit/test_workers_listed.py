@@ -30,6 +30,5 @@ def test_workers_that_a_caller_may_not_see_take_no_place_in_its_answer() -> None
     admin = QueueAdmin(
         cast("Queues", cast("list[Queue]", queues)), cast("Census", _Census()), cast("Tasks", None)
     )
-
     assert [worker.queue for worker in admin.workers(None, lambda name: name == "mail")] == ["mail"] * 2
     assert len(admin.workers(None, lambda _name: True)) == 1000
