@@ -79,7 +79,7 @@ class DeviceSettings:
         "unsettled (explicit, 1), or removed ahead (auto, 64)",
     )
     cancels: bool = flag(
-        "PULL workers that commit (explicit) get [CANCEL][receipt][why] for a job that they should end",
+        "PULL workers that commit (explicit) hear CANCEL, a receipt and why of a job that they should end",
         default=False,
     )
     auto_create: bool | None = setting(
