@@ -161,9 +161,7 @@ class TestStayingOut:
         assert "wrong" not in str(raised.value)
 
     @pytest.mark.parametrize("mechanism", [CURVE, PLAIN, NULL])
-    def test_a_client_without_a_key_is_told_that_the_broker_wants_one(
-        self, guarded: Guarded, mechanism: str
-    ) -> None:
+    def test_without_a_key_a_client_hears_that_one_is_wanted(self, guarded: Guarded, mechanism: str) -> None:
         with (
             Client(timeout=SECONDS, endpoint=guarded(mechanism).endpoint) as client,
             pytest.raises(NotAdmittedError, match="the broker wants a key: give key_file and server_key"),
@@ -273,9 +271,7 @@ class TestStayingOut:
         with pytest.raises(TimeoutError, match="can't enter"):
             made.close(0.1)
 
-    def test_a_call_says_why_it_has_no_result(
-        self, broker: GuardedBroker, key: str, access: dict[str, Any]
-    ) -> None:
+    def test_a_call_says_why_it_fails(self, broker: GuardedBroker, key: str, access: dict[str, Any]) -> None:
         producer = Producer(**access, endpoint=broker.endpoint)
         receipt = producer.push("queue", b"x")
         wait_until(lambda: broker.refused, what="a refusal")
@@ -287,9 +283,7 @@ class TestStayingOut:
         with pytest.raises(TimeoutError, match="can't enter"):
             producer.close(0.1)
 
-    def test_a_flush_says_why_nothing_is_confirmed(
-        self, broker: GuardedBroker, access: dict[str, Any]
-    ) -> None:
+    def test_a_flush_says_why_none_is_confirmed(self, broker: GuardedBroker, access: dict[str, Any]) -> None:
         producer = Producer(**access, endpoint=broker.endpoint)
         producer.push("queue", b"x")
         wait_until(lambda: broker.refused, what="a refusal")

@@ -108,9 +108,7 @@ def test_a_cancelled_reservation_gives_back_what_has_come_and_leaves_nothing_beh
     assert jobs.state(ids[0]) == jobs.state(ids[1]) == "gone"
 
 
-def test_pops_take_jobs_at_most_once_and_a_cancelled_one_takes_no_more(
-    jobs: OwnQueue, mongo_uri: str
-) -> None:
+def test_pops_take_jobs_at_most_once_and_cancelled_ones_take_no_more(jobs: OwnQueue, mongo_uri: str) -> None:
     for number in range(3):
         jobs.push(b"%d" % number)
 

@@ -251,9 +251,7 @@ def test_a_stop_waits_for_handlers_and_gives_back_what_none_has_begun(jobs: OwnQ
 
 
 @pytest.mark.parametrize("how", ["time", "cancel", "signal"])
-def test_a_handler_that_goes_on_is_cancelled_and_its_job_goes_back_uncounted(
-    jobs: OwnQueue, how: str
-) -> None:
+def test_a_handler_that_goes_on_is_cancelled_and_its_job_returns_uncounted(jobs: OwnQueue, how: str) -> None:
     mine = jobs.push()
 
     async def main() -> None:

@@ -303,9 +303,7 @@ def test_a_queue_that_holds_jobs_is_not_touched(broker: BrokerProcess) -> None:
         (("push", "--plot", "run.pdf"), ".svg or .png"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_anything_starts(
-    arguments: tuple[object, ...], words: str
-) -> None:
+def test_what_does_not_fit_is_refused_before_any_start(arguments: tuple[object, ...], words: str) -> None:
     result = bench(*arguments)
     assert result.exit_code == 2
     assert words in result.stderr

@@ -31,9 +31,7 @@ def test_the_package_itself_is_the_command(flag: str) -> None:
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("quues", "queues"), ("pusch", "push"), ("xyzzy", None)])
-def test_a_mistyped_command_is_answered_with_the_one_that_may_be_meant(
-    run: Run, typed: str, meant: str | None
-) -> None:
+def test_a_mistyped_command_names_the_one_it_may_mean(run: Run, typed: str, meant: str | None) -> None:
     result = run(typed)
     assert result.exit_code == 2
     assert f"No such command '{typed}'." in result.stderr

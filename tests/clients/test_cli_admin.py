@@ -143,9 +143,7 @@ def test_what_has_ended_is_listed_with_its_end(broker: ScriptedBroker, run: Run,
     assert json.loads(run(state, "list", "mail", *oldest, "--json").stdout)["jobs"][0]["id"] == "one"
 
 
-def test_dead_letters_of_all_queues_are_listed_with_the_newest_first(
-    broker: ScriptedBroker, run: Run
-) -> None:
+def test_dead_letters_of_all_queues_are_listed_newest_first(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.QUEUES] = lambda _message: [
         {"name": "mail", "dead": 1},
         {"name": "sms", "dead": 2},
@@ -285,9 +283,7 @@ def test_settings_of_a_queue_are_set_taken_back_and_shown(broker: ScriptedBroker
     assert run("queues", "set-settings", "mail", "max_running").exit_code == 2
 
 
-def test_queues_mark_estimates_and_tell_the_age_the_rates_and_what_is_paused(
-    broker: ScriptedBroker, run: Run
-) -> None:
+def test_queues_mark_estimates_and_tell_age_rates_and_pauses(broker: ScriptedBroker, run: Run) -> None:
     counts = {"ready": 48_000, "scheduled": 9_999, "reserved": 0, "done": 0, "dead": 10_000}
     rates = {"pushed": 1000.04, "delivered": 11.0, "committed": 10.26}
     row = {"name": "mail", **counts, "exact": False, "oldest_ready_age": 7300.0, "rates": rates}

@@ -94,9 +94,7 @@ def test_words_beside_others_are_no_id(
     assert [list(options)[-1] for options, *_ in asked] == ["kind" if "k" in arguments else "words"]
 
 
-def test_a_job_that_is_done_and_forgotten_says_how_it_ended(
-    run: Run, asked: Asked, answers: list[Any]
-) -> None:
+def test_a_job_done_and_forgotten_says_how_it_ended(run: Run, asked: Asked, answers: list[Any]) -> None:
     end = {"queue": "mail", "id": "abc", "end": "committed", "at": time() - 180, "worker": "w"}
     answers += [page(ends=[end])]
     assert "abc was committed in mail by w 3 min ago (" in run("find", "abc").stdout

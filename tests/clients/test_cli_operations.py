@@ -69,9 +69,7 @@ def test_a_command_whose_order_takes_long_follows_it_to_its_end(
     assert [message.fields for message in broker.of(wire.TASK)] == [["a1b2"], ["a1b2"]]
 
 
-def test_a_redrive_that_takes_long_tells_at_its_end_what_could_not_go(
-    broker: ScriptedBroker, run: Run
-) -> None:
+def test_a_long_redrive_tells_at_its_end_what_could_not_go(broker: ScriptedBroker, run: Run) -> None:
     answer = {"moved": 2999, "left": 1, "refused": [["one", "BAD_FRAMES", "no job"]]}
     goes_on(broker, wire.REDRIVE, {**DONE, "answer": answer})
     result = run("dead-letters", "redrive", "mail", "--all")
@@ -124,9 +122,7 @@ def test_tasks_are_listed_shown_and_cancelled(broker: ScriptedBroker, run: Run) 
     assert broker.of(wire.TCANCEL)[0].fields == ["a1b2"]
 
 
-def test_the_library_tells_that_the_broker_goes_on_and_how_far_it_is(
-    broker: ScriptedBroker, client: Client
-) -> None:
+def test_the_library_tells_how_far_the_broker_is(broker: ScriptedBroker, client: Client) -> None:
     goes_on(broker, wire.PURGE, TASK, DONE)
     with client:
         with pytest.raises(UnfinishedError, match="500 of 3000 jobs so far") as raised:

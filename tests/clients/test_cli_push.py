@@ -38,9 +38,7 @@ def test_a_priority_that_no_job_may_have_is_a_usage_error_in_a_configuration_too
     assert (done.returncode, b"from 0 to 255" in done.stderr) == (2, True)
 
 
-def test_what_only_the_broker_finds_wrong_in_a_job_is_a_usage_error_too(
-    broker: ScriptedBroker, run: Run
-) -> None:
+def test_what_the_broker_finds_wrong_in_a_job_is_a_usage_error(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.PUSH] = lambda _message: [[0, "BAD_HEADERS", "header 'priority' is 200, expected less"]]
     assert run("push", "mail", "x", "--priority", "200").exit_code == 2
 
@@ -67,9 +65,7 @@ def test_push_makes_a_job_of_every_line(broker: ScriptedBroker, run: Run, dash: 
     assert [payload for _id, payload in broker.pushed()] == [b"one", b"", b"two\xff", b"three"]
 
 
-def test_push_makes_a_job_of_every_file_and_of_stdin(
-    broker: ScriptedBroker, run: Run, tmp_path: Path
-) -> None:
+def test_push_makes_a_job_of_each_file_and_of_stdin(broker: ScriptedBroker, run: Run, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"\x00a\n")
     result = run("--json", "push", "mail", "--file", str(tmp_path / "a"), "--file", "-", stdin=b"b\nc\n")
     ids = [job_id for job_id, _payload in broker.pushed()]

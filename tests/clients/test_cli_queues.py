@@ -46,9 +46,7 @@ LISTS: dict[str, tuple[bytes, list[str]]] = {
 
 
 @pytest.mark.parametrize("listed", LISTS)
-def test_an_empty_list_says_what_the_client_may_not_see(
-    broker: ScriptedBroker, run: Run, listed: str
-) -> None:
+def test_an_empty_list_says_what_a_client_may_not_see(broker: ScriptedBroker, run: Run, listed: str) -> None:
     action, _, things = listed.partition(" ")
     verb, words = LISTS[listed]
     broker.on[verb] = lambda _message: []
@@ -112,9 +110,7 @@ def test_no_more_of_a_long_payload_is_decoded_than_is_shown() -> None:
     assert shown_value("payload", Long(b"\xff" + b"y" * 1_000)).startswith("\\xffyyy")
 
 
-def test_peek_shows_when_a_job_is_due_and_the_reason_of_its_last_failure(
-    broker: ScriptedBroker, run: Run
-) -> None:
+def test_peek_shows_when_a_job_is_due_and_why_it_failed_last(broker: ScriptedBroker, run: Run) -> None:
     reasons = [{"reason": "first", "attempt": 1}, {"reason": "disk full", "attempt": 2}]
     job = {"id": "one", "state": "ready", "eligible_at": time() + 3 * 3600 + 60, "errors": reasons}
     broker.on[wire.PEEK] = lambda _message: [job]
@@ -170,9 +166,7 @@ def test_the_shared_options_may_follow_the_command(broker: ScriptedBroker) -> No
     assert json.loads(result.stdout)["endpoint"] == broker.endpoint
 
 
-def test_an_error_is_told_as_json_when_the_option_follows_the_command(
-    broker: ScriptedBroker, run: Run
-) -> None:
+def test_an_error_is_json_when_the_option_follows_the_command(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.CANCEL] = lambda _message: NotFoundError("no job")
     assert json.loads(run("jobs", "cancel", "q", "x", "--json").stdout)["error"]["code"] == "NOT_FOUND"
 
@@ -221,9 +215,7 @@ def test_peek_says_that_there_are_more_and_why_they_are_not_shown(broker: Script
     assert run("jobs", "list", "q").stderr == ""
 
 
-def test_peek_at_nothing_says_what_there_is_and_when_the_next_is_due(
-    broker: ScriptedBroker, run: Run
-) -> None:
+def test_peek_at_nothing_says_what_there_is_and_when_one_is_due(broker: ScriptedBroker, run: Run) -> None:
     due = time() + 600
     broker.on[wire.PEEK] = lambda message: (
         [{"id": "one", "eligible_at": due}] if message.fields[1] == "scheduled" else []

@@ -30,9 +30,7 @@ def test_call_of_a_dash_pushes_stdin_and_tells_in_json(broker: ScriptedBroker, r
     assert broker.pushed() == [("mine", b"a\nb")]
 
 
-def test_call_without_a_result_in_time_ends_with_1_and_says_how_to_ask_again(
-    broker: ScriptedBroker, run: Run
-) -> None:
+def test_call_without_a_result_in_time_ends_with_1_and_says_how(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.RESULT] = lambda _message: SILENCE
     result = run("call", "mail", "x", "--id", "mine", "--timeout", "0.3")
     assert result.exit_code == 1
@@ -119,9 +117,7 @@ def refuse_bad(broker: ScriptedBroker) -> None:
     ]
 
 
-def test_push_names_the_lines_that_are_refused_and_stores_the_others(
-    broker: ScriptedBroker, run: Run
-) -> None:
+def test_push_names_the_refused_lines_and_stores_the_others(broker: ScriptedBroker, run: Run) -> None:
     refuse_bad(broker)
     result = run("--json", "push", "mail", "--lines", stdin=b"one\nbad\nthree\nbad\n")
     assert result.exit_code == 1

@@ -53,9 +53,7 @@ def end_work(process: subprocess.Popen[str]) -> tuple[str, str]:
         ("kill -9 $$", ["ROLLBACK", "exit status -9", None]),
     ],
 )
-def test_the_commands_exit_status_is_the_verdict(
-    broker: ScriptedBroker, command: str, verdict: list[Any]
-) -> None:
+def test_the_commands_exit_status_decides(broker: ScriptedBroker, command: str, verdict: list[Any]) -> None:
     process, peer = start_work(broker, "work", "q", "--exec", command)
     try:
         broker.deliver(peer, "q", [b"x"], attempt=4)
@@ -109,9 +107,7 @@ def test_work_prints_payloads_and_commits_them(broker: ScriptedBroker) -> None:
     assert process.returncode == 0
 
 
-def test_work_whose_reader_has_gone_gives_the_jobs_back_and_ends_quietly_with_1(
-    broker: ScriptedBroker,
-) -> None:
+def test_work_whose_reader_has_gone_gives_its_jobs_back_and_ends_with_1(broker: ScriptedBroker) -> None:
     process, peer = start_work(broker, "work", "q", "--print", "--prefetch", "5")
     assert process.stdout
     process.stdout.close()
@@ -334,9 +330,7 @@ def test_a_job_is_extended_for_as_long_as_its_command_runs(broker: ScriptedBroke
     assert broker.settled() == {b"r-x": ["COMMIT", b"done", None]}
 
 
-def test_a_command_that_runs_for_too_long_is_ended_with_its_children(
-    broker: ScriptedBroker, tmp_path: Path
-) -> None:
+def test_a_command_that_runs_too_long_ends_with_its_children(broker: ScriptedBroker, tmp_path: Path) -> None:
     # Given: a command that never ends, and neither does its child
     never = tmp_path / "never"
     os.mkfifo(never)

@@ -390,9 +390,7 @@ def visit(port: int, path: str) -> int:
 
 
 @pytest.mark.parametrize("kind", ["sync", "gevent"])
-def test_a_prefork_server_pushes_from_each_of_its_processes(
-    broker: ScriptedBroker, tmp_path: Path, kind: str
-) -> None:
+def test_a_prefork_server_pushes_from_each_process(broker: ScriptedBroker, tmp_path: Path, kind: str) -> None:
     served: list[int] = []
     with gunicorn(broker, tmp_path, kind) as port:
         # When: each has served, and one of them pushes what it does not wait for

@@ -33,9 +33,7 @@ def forked(program: str, endpoint: str, stream: str, mode: str) -> list[str]:
 
 
 @MODES
-def test_a_publisher_publishes_in_the_child_and_goes_on_in_the_parent(
-    endpoint: str, stream: str, mode: str
-) -> None:
+def test_a_publisher_publishes_in_child_and_parent(endpoint: str, stream: str, mode: str) -> None:
     printed = forked(
         """
 publisher = Publisher(endpoint)

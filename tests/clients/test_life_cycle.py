@@ -182,9 +182,7 @@ def program(endpoint: str, name: str, way: str) -> subprocess.Popen[str]:
     )
 
 
-def test_a_producer_that_leaves_jobs_unconfirmed_answers_no_and_close_has_said_it(
-    broker: ScriptedBroker,
-) -> None:
+def test_a_producer_that_leaves_jobs_unconfirmed_answers_no_at_its_end(broker: ScriptedBroker) -> None:
     broker.on[wire.PUSH] = lambda _message: SILENCE
     producer = Producer(endpoint=broker.endpoint)
     producer.push("mail", b"x")

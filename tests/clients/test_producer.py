@@ -64,9 +64,7 @@ def test_times_of_python_are_times(broker: ScriptedBroker) -> None:
         ({"backoff": "quadratic"}, "'backoff' is 'quadratic', expected"),
     ],
 )
-def test_what_no_job_may_have_is_refused_at_once_as_a_value_error(
-    broker: ScriptedBroker, options: Any, why: str
-) -> None:
+def test_what_no_job_may_have_is_refused_at_once(broker: ScriptedBroker, options: Any, why: str) -> None:
     with Producer(endpoint=broker.endpoint) as producer:
         with pytest.raises(BadHeadersError, match=why):
             producer.push("q", b"", **options)
@@ -110,9 +108,7 @@ def test_ids_of_the_library_are_unique_and_sort_in_the_order_of_the_pushes(broke
     assert len({*ids, *others}) == 6000
 
 
-def test_the_first_push_goes_alone_and_those_behind_it_travel_in_full_messages(
-    broker: ScriptedBroker,
-) -> None:
+def test_the_first_push_goes_alone_and_those_behind_it_in_full_messages(broker: ScriptedBroker) -> None:
     # Given: a broker that holds back its answers
     broker.on[wire.PUSH] = lambda _message: SILENCE
     with Producer(endpoint=broker.endpoint) as producer:

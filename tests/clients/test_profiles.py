@@ -58,18 +58,14 @@ class TestOrder:
         access = Access.chosen(None)
         assert (access.endpoint, access.mechanism, access.keys is None) == ("tcp://prod:1", "CURVE", False)
 
-    def test_a_profile_is_named_by_a_keyword_or_the_environment(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_keyword_or_the_environment_names_a_profile(self, monkeypatch: pytest.MonkeyPatch) -> None:
         expected = Access(("tcp://dev:2",), user="dev", password="of-dev")  # noqa: S106
         assert Access.chosen(None, {"profile": "dev"}) == expected
         monkeypatch.setenv("SLUICEMQ_PROFILE", "dev")
         assert Access.chosen(None) == expected
         assert Access.chosen(None, {"profile": "prod"}).endpoint == "tcp://prod:1"
 
-    def test_the_default_profile_is_not_used_for_another_endpoint(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_default_profile_is_for_no_other_endpoint(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert Access.chosen("tcp://other:3") == Access(("tcp://other:3",))
         monkeypatch.setenv("SLUICEMQ_ENDPOINT", "tcp://other:4")
         assert Access.chosen(None) == Access(("tcp://other:4",))

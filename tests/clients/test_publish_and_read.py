@@ -102,9 +102,7 @@ class TestPublisher:
         with pytest.raises(ConflictError, match="topic 'a' ends with 3, not with 1"):
             refused.wait(TIMEOUT)
 
-    def test_a_refusal_that_nobody_has_heard_is_raised_by_flush(
-        self, publisher: Publisher, stream: str
-    ) -> None:
+    def test_a_refusal_nobody_has_heard_is_raised_by_flush(self, publisher: Publisher, stream: str) -> None:
         publisher.publish(stream, "a", b"", expect=7)
         with pytest.raises(ConflictError, match="1 messages were refused"):
             publisher.flush(TIMEOUT)

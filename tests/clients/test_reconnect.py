@@ -27,9 +27,7 @@ from support.traces import traced
 from support.waiting import wait_until
 
 
-def test_unconfirmed_pushes_are_repeated_by_id_and_in_order_when_the_broker_comes_back(
-    broker: ScriptedBroker,
-) -> None:
+def test_unconfirmed_pushes_are_repeated_in_order_when_the_broker_is_back(broker: ScriptedBroker) -> None:
     # Given: messages on their way, none confirmed
     broker.on[wire.PUSH] = lambda _message: SILENCE
     with Producer(endpoint=broker.endpoint) as producer:
@@ -92,9 +90,7 @@ def test_a_client_with_nothing_to_say_sends_a_ping_every_heartbeat(broker: Scrip
     assert len(broker.of(wire.HELLO)) == 1
 
 
-def test_questions_asked_while_there_is_no_broker_are_answered_when_there_is_one(
-    broker: ScriptedBroker,
-) -> None:
+def test_questions_asked_without_a_broker_are_answered_by_the_next(broker: ScriptedBroker) -> None:
     broker.stop()
     broker.on[wire.STATS] = lambda _message: {"broker": {"id": "b"}, "counters": {}, "queues": []}
     with Client(timeout=SECONDS, endpoint=broker.endpoint) as client:
@@ -189,9 +185,7 @@ def test_a_door_of_another_kind_is_told_from_nobody(kind: int) -> None:
 
 
 @pytest.mark.parametrize("watched", [True, False], ids=["watched", "heard before the monitor"])
-def test_what_answers_in_another_protocol_is_told_from_nobody(
-    monkeypatch: pytest.MonkeyPatch, *, watched: bool
-) -> None:
+def test_another_protocol_is_told_from_nobody(monkeypatch: pytest.MonkeyPatch, *, watched: bool) -> None:
     if not watched:
         monkeypatch.setattr(Link, "broken", lambda _link: False)
     with zmq.Context() as context, context.socket(zmq.ROUTER) as door:
@@ -210,9 +204,7 @@ def why(client: Client) -> str:
     return str(error.value)
 
 
-def test_a_broker_that_does_not_answer_one_question_is_a_time_out_that_says_so(
-    broker: ScriptedBroker,
-) -> None:
+def test_an_unanswered_question_is_a_time_out_that_says_so(broker: ScriptedBroker) -> None:
     broker.on[wire.STATS] = lambda _message: SILENCE
     with Client(timeout=0.3, endpoint=broker.endpoint) as client:
         client.ping(SECONDS)
@@ -257,9 +249,7 @@ def test_what_is_no_endpoint_is_refused_with_what_to_write(endpoint: str) -> Non
         Client(endpoint=endpoint)
 
 
-def test_a_worker_asks_for_work_again_and_drops_what_the_lost_connection_delivered(
-    broker: ScriptedBroker,
-) -> None:
+def test_a_worker_asks_again_and_drops_what_a_lost_connection_delivered(broker: ScriptedBroker) -> None:
     # Given: one job running, one more in the worker's hands
     started, go_on = threading.Event(), threading.Event()
     seen: list[bytes] = []

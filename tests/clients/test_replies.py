@@ -183,9 +183,7 @@ def test_of_many_only_what_is_wrong_is_refused_by_its_position(broker: ScriptedB
     ]
 
 
-def test_what_nobody_has_heard_of_a_batch_is_raised_by_the_flush_and_names_the_position(
-    broker: ScriptedBroker,
-) -> None:
+def test_what_nobody_has_heard_of_a_batch_is_raised_by_the_flush_by_position(broker: ScriptedBroker) -> None:
     with Producer(endpoint=broker.endpoint) as producer:
         producer.push_many("mail", [b"fine", 7])  # type: ignore[list-item]
         with pytest.raises(BadFramesError, match=r"1 jobs were refused, .* at position 1 for queue mail"):
@@ -236,9 +234,7 @@ def test_a_job_that_comes_after_the_claim_was_over_is_released(broker: ScriptedB
     assert broker.settled() == {b"r-late": ["RELEASE", None, 0.0]}
 
 
-def test_a_claim_that_waits_when_the_broker_vanishes_asks_the_one_that_comes_back(
-    broker: ScriptedBroker,
-) -> None:
+def test_a_claim_that_waits_when_the_broker_goes_asks_the_next_one(broker: ScriptedBroker) -> None:
     # Given a claim that has one of two jobs
     deliver_on_ready(broker, [b"a"])
     claims: list[Any] = []

@@ -92,9 +92,7 @@ def test_pushes_that_were_not_confirmed_are_repeated_at_the_next_broker_in_their
 
 
 @pytest.mark.parametrize("put_off", ["0", "1"])
-def test_jobs_that_were_put_off_or_were_on_their_way_are_pushed_again_in_their_order(
-    two: Brokers, put_off: str
-) -> None:
+def test_jobs_put_off_or_on_their_way_are_pushed_again_in_order(two: Brokers, put_off: str) -> None:
     # Given: of two messages one is put off, the other has no answer
     answers = {name: UnavailableError("later") if name == put_off else SILENCE for name in ("0", "1")}
     for broker in two:
@@ -208,9 +206,7 @@ class TestLeaving:
             receipt.wait(SECONDS)
             assert [job_id for job_id, _ in other.pushed()] == [receipt.id]
 
-    def test_a_client_that_knows_no_other_broker_does_not_say_that_it_moves(
-        self, broker: ScriptedBroker
-    ) -> None:
+    def test_a_client_of_one_broker_does_not_say_that_it_moves(self, broker: ScriptedBroker) -> None:
         with Client(endpoint=broker.endpoint) as client:
             client.ping(SECONDS)
         with Client(endpoint=[broker.endpoint, tcp()]) as client:

@@ -87,9 +87,7 @@ def row(client: Client, stream: str) -> dict[str, Any]:
     return next(iter(client.subscriptions(stream)), none)
 
 
-def test_each_message_is_given_once_and_the_watermark_is_behind_the_last(
-    endpoint: str, stream: str, client: Client
-) -> None:
+def test_each_message_is_given_once_before_the_watermark(endpoint: str, stream: str, client: Client) -> None:
     with Worker(endpoint, stream, batch=3) as worker:
         wait_until(lambda: len(worker.seen) == 10)
         publish(endpoint, stream, 5)
@@ -218,9 +216,7 @@ def test_a_handler_that_fails_is_given_the_same_batch_until_it_does_not(endpoint
     assert failed.is_set()
 
 
-def test_one_whose_hold_was_taken_begins_anew_where_the_watermark_stands(
-    endpoint: str, stream: str, client: Client
-) -> None:
+def test_one_whose_hold_was_taken_begins_at_the_watermark(endpoint: str, stream: str, client: Client) -> None:
     # Given one that is in its handler when its hold is taken away
     inside, go_on = threading.Event(), threading.Event()
     seen: list[tuple[int, int]] = []
@@ -252,9 +248,7 @@ def test_a_rebuild_begins_anew_and_ends_with_the_newest(endpoint: str, stream: s
     assert (row(client, stream)["kind"], row(client, stream)["watermark"]) == (None, 10)
 
 
-def test_at_the_seam_nothing_is_missed_and_nothing_comes_twice(
-    endpoint: str, stream: str, client: Client
-) -> None:
+def test_nothing_is_missed_or_comes_twice_at_the_seam(endpoint: str, stream: str, client: Client) -> None:
     # Given somebody who publishes all the while
     done = threading.Event()
 
@@ -278,9 +272,7 @@ def test_at_the_seam_nothing_is_missed_and_nothing_comes_twice(
     assert both == list(range(1, len(both) + 1))
 
 
-def test_a_rebuild_that_was_broken_off_goes_on_where_it_was(
-    endpoint: str, stream: str, client: Client
-) -> None:
+def test_a_rebuild_broken_off_goes_on_where_it_was(endpoint: str, stream: str, client: Client) -> None:
     # Given a rebuild that has come to 4 and ends without a word
     options: dict[str, Any] = {"kind": "rebuild", "after": 0, "follow": False, "batch": 4}
     holder = Connection(endpoint, asker := Questions())

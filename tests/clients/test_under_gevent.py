@@ -66,9 +66,7 @@ with Producer(sys.argv[1]) as producer:
     assert int(finish(process)[0]) > 5
 
 
-def test_spans_end_where_greenlets_run_and_not_in_the_thread_that_gevent_does_not_know(
-    broker: ScriptedBroker,
-) -> None:
+def test_spans_end_where_greenlets_run_and_not_in_a_thread_unknown_to_gevent(broker: ScriptedBroker) -> None:
     # Given: an exporter that waits on what gevent has patched
     process = run_patched(
         """
@@ -152,9 +150,7 @@ with Client(sys.argv[1], timeout=1.0) as client:
     assert finish(process) == ["timeout True"]
 
 
-def test_names_are_looked_up_and_brokers_are_passed_over_while_greenlets_go_on(
-    broker: ScriptedBroker,
-) -> None:
+def test_names_are_looked_up_and_brokers_passed_over_as_greenlets_go_on(broker: ScriptedBroker) -> None:
     program = """
 here = sys.argv[1].replace("127.0.0.1", "localhost")
 for number in range(5):

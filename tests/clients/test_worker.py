@@ -100,9 +100,7 @@ NO_RESULT = "the handler returned int, expected bytes, a Forward or None"
         (b"number", ["ROLLBACK", f"TypeError: {NO_RESULT}", None]),
     ],
 )
-def test_what_the_handler_does_is_the_verdict(
-    broker: ScriptedBroker, payload: bytes, verdict: list[Any]
-) -> None:
+def test_what_the_handler_does_decides(broker: ScriptedBroker, payload: bytes, verdict: list[Any]) -> None:
     with Worker("q", failing, endpoint=broker.endpoint):
         broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [payload])
         broker.wait_for(wire.SETTLE)
@@ -381,9 +379,7 @@ def test_a_handler_may_stop_its_worker_twice_and_raise(broker: ScriptedBroker) -
     assert broker.settled() == {b"r-a": ["REJECT", "the last one", None], b"r-b": ["RELEASE", None, 0.0]}
 
 
-def test_of_verdicts_that_are_refused_together_only_the_one_at_fault_is_rolled_back(
-    broker: ScriptedBroker,
-) -> None:
+def test_of_verdicts_refused_together_only_the_one_at_fault_goes_back(broker: ScriptedBroker) -> None:
     # Given: a broker that can't read messages with this result in them
     def settle(message: Any) -> Any:
         return BadFramesError("too many") if any(row[2] == b"bad" for row in message.fields[0]) else []
@@ -496,9 +492,7 @@ def test_a_handler_that_would_do_nothing_is_refused_at_once(handler: Any, what: 
         Worker("q", handler, endpoint="tcp://127.0.0.1:1")
 
 
-def test_a_handler_that_turns_out_to_do_nothing_ends_the_worker_and_costs_no_attempt(
-    broker: ScriptedBroker,
-) -> None:
+def test_a_handler_that_does_nothing_ends_the_worker_at_no_attempt(broker: ScriptedBroker) -> None:
     # Given: what nobody can see before it is called
     worker = Worker("q", lambda job: coroutine(job) if job else None, endpoint=broker.endpoint)  # type: ignore[arg-type, return-value]
     failed: list[BaseException] = []
@@ -709,9 +703,7 @@ def test_a_job_that_is_begun_at_once_is_not_extended(broker: ScriptedBroker) -> 
     assert {row[0] for row in broker.settled().values()} == {"COMMIT"}
 
 
-def test_after_a_lost_connection_jobs_are_asked_for_by_the_threads_that_are_free(
-    broker: ScriptedBroker,
-) -> None:
+def test_after_a_lost_connection_free_threads_ask_for_jobs(broker: ScriptedBroker) -> None:
     # Given: two of three threads at work
     gate = Gate()
     with Worker("q", gate, prefetch=10, concurrency=3, endpoint=broker.endpoint):

@@ -80,9 +80,7 @@ def peer(broker: ScriptedBroker) -> bytes:
     return broker.of(wire.READY)[-1].peer
 
 
-def test_a_prefetch_is_shared_by_all_brokers_and_a_lost_one_leaves_its_share_to_the_others(
-    brokers: Brokers,
-) -> None:
+def test_a_prefetch_is_shared_by_all_brokers_and_a_lost_ones_share_goes_on(brokers: Brokers) -> None:
     three = brokers(3)
     with Worker("q", Handler(), prefetch=5, endpoint=endpoints(three)):
         wait_credits(three, 2, 2, 1)
@@ -226,9 +224,7 @@ def test_a_stopped_worker_gives_back_the_jobs_of_all_brokers(brokers: Brokers) -
     assert all(broker.of(wire.BYE) for broker in both)
 
 
-def test_jobs_that_no_handler_can_begin_go_back_to_their_brokers_and_a_handlers_end_brings_new_ones(
-    brokers: Brokers,
-) -> None:
+def test_jobs_that_no_handler_can_begin_go_back_and_a_handlers_end_brings_more(brokers: Brokers) -> None:
     first, second = both = brokers(2)
     handler = Handler()
     with Worker("q", handler, prefetch=4, endpoint=endpoints(both)):
@@ -279,9 +275,7 @@ def test_a_job_that_is_to_run_alone_runs_when_all_else_in_the_process_has_ended_
         assert verdicts(suspect)[-1] == (b"r-alone", "COMMIT")
 
 
-def test_when_another_worker_has_taken_the_job_that_was_to_run_alone_all_have_jobs_again(
-    brokers: Brokers,
-) -> None:
+def test_when_a_job_that_was_to_run_alone_is_taken_all_have_jobs_again(brokers: Brokers) -> None:
     both = brokers(2)
     with Worker("q", Handler(), prefetch=4, endpoint=endpoints(both)):
         wait_credits(both, 2, 2)

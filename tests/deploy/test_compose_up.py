@@ -118,9 +118,7 @@ def test_a_replica_set_is_made_with_users_and_made_again_without_harm(installati
         assert len(client.admin.command("replSetGetStatus")["members"]) == 3
 
 
-def test_two_brokers_have_an_administrator_and_show_prometheus_their_metrics(
-    installation: Installation,
-) -> None:
+def test_two_brokers_have_an_administrator_and_metrics_for_prometheus(installation: Installation) -> None:
     installation.make_replica_set()
     with (
         BrokerProcess(installation.uri, "sluicemq", config=installation.configuration()) as first,

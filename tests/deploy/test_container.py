@@ -139,9 +139,7 @@ def test_a_broker_without_rights_stops_in_order_and_its_jobs_outlive_it(
 
 
 @pytest.mark.parametrize("user", ["10001:10001", "4711:0"])
-def test_one_with_its_own_mongodb_keeps_jobs_in_its_volume(
-    store: ImageStore, tmp_path: Path, user: str
-) -> None:
+def test_one_with_its_mongodb_keeps_jobs_in_its_volume(store: ImageStore, tmp_path: Path, user: str) -> None:
     volume = tmp_path / "volume"
     volume.mkdir()
     volume.chmod(0o1777)  # Docker gives a new volume the mode of the folder of the image
@@ -153,9 +151,7 @@ def test_one_with_its_own_mongodb_keeps_jobs_in_its_volume(
         shutil.rmtree(volume)
 
 
-def test_the_example_of_a_web_application_is_built_on_it(
-    store: ImageStore, wheels: Path, tmp_path: Path
-) -> None:
+def test_the_example_of_a_web_application_uses_it(store: ImageStore, wheels: Path, tmp_path: Path) -> None:
     folder = ROOT / "examples/fastapi"
     needed = ("--only-binary=:all:", "--python-version", "3.11", "fastapi", "uvicorn", "async-timeout")
     pip("download", *needed, "--dest", str(wheels))

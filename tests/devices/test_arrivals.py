@@ -90,9 +90,7 @@ def test_a_message_has_arrived_when_the_pong_with_the_number_of_the_ping_behind_
     eventually(lambda: posts.arrived == [b"a"])
 
 
-def test_one_ping_is_under_way_at_a_time_and_stands_behind_all_that_was_sent_since(
-    door: Any, recorder: LaneRecorder
-) -> None:
+def test_one_ping_is_under_way_at_a_time_behind_all_sent_before(door: Any, recorder: LaneRecorder) -> None:
     peer = shake_hands(door.address, b"PULL", NEWER)
     posts = Posts(recorder.lane())
     posts.post(b"a", b"b", b"c")
@@ -147,9 +145,7 @@ def test_no_more_arrives_at_libzmq_than_has_room_in_its_memory(
 # ------------------------------------------------------------------ by the kernel
 
 
-def test_of_one_of_zmtp_3_0_arrived_is_what_its_kernel_has_acknowledged(
-    door: Any, recorder: LaneRecorder
-) -> None:
+def test_of_zmtp_3_0_what_its_kernel_acknowledged_has_arrived(door: Any, recorder: LaneRecorder) -> None:
     older = shake_hands(door.address, b"PULL")
     posts = Posts(lane_of(recorder, older))
     posts.post(b"a", b"b")

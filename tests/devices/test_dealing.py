@@ -148,9 +148,7 @@ class FakeSocket:
     st.lists(st.lists(st.sampled_from([0, 1, 64, 5000, 70_000]), min_size=1, max_size=5), max_size=5),
     st.lists(st.integers(1, 100_000), max_size=30),
 )
-def test_what_an_outbox_relays_goes_whole_and_in_order_and_the_rest_is_known(
-    runs: list[list[int]], rooms: list[int]
-) -> None:
+def test_what_an_outbox_relays_is_whole_and_the_rest_known(runs: list[list[int]], rooms: list[int]) -> None:
     # Given a kernel that takes what it likes
     socket, held = FakeSocket(rooms), Watermark(10**9, 10**9, print, print)
     outbox: Any = Outbox(socket, held)  # type: ignore[arg-type]

@@ -181,9 +181,7 @@ def test_an_answer_finds_a_client_that_has_connected_anew_under_its_routing_id(
     assert not notices
 
 
-def test_a_client_that_comes_back_to_a_full_queue_has_its_routing_id(
-    started: Started, clients: Clients
-) -> None:
+def test_a_client_back_at_a_full_queue_has_its_routing_id(started: Started, clients: Clients) -> None:
     # Given a queue that reads nothing more of a client, which has gone unseen
     board = started(Switchboard(handshake=30.0, glance=1000.0))
     queue = started(QueueDevice(board, ANY_PORT, ANY_PORT, hwm=2))

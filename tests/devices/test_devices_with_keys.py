@@ -62,7 +62,7 @@ def test_a_device_alone_lets_in_the_keys_of_its_file(
     other.close()
 
 
-def test_a_device_alone_dials_a_server_that_has_the_key(
+def test_a_device_dials_a_server_that_has_the_key(
     alone: Run,  # noqa: F811
     clients: Clients,
     keys: list[object],

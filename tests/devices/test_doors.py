@@ -81,9 +81,7 @@ def test_nothing_is_lost_of_clients_that_send_and_leave(
     assert door.received == 20_000
 
 
-def test_what_was_sent_before_a_kill_is_handed_over(
-    board: Switchboard, inbox: Inbox, started: Started
-) -> None:
+def test_what_was_sent_before_a_kill_is_handed_on(board: Switchboard, inbox: Inbox, started: Started) -> None:
     door = started(door_of(board, inbox))
     client = shake_hands(door.address, b"PUSH")
     client.sendall(b"\x00\x05hello")
@@ -191,9 +189,7 @@ def test_a_paused_door_makes_its_producer_wait_with_bounded_memory_and_loses_not
     eventually(lambda: len(inbox) == sent)
 
 
-def test_a_door_that_is_paused_within_a_flood_holds_little(
-    board: Switchboard, started: Started, python: Python
-) -> None:
+def test_a_door_paused_in_a_flood_holds_little(board: Switchboard, started: Started, python: Python) -> None:
     # Given a door that is paused with everything that comes, and goes on a moment later
     def take(_messages: list[Message]) -> None:
         door.pause()
@@ -269,9 +265,7 @@ def test_a_producer_with_heartbeats_against_a_paused_door_does_not_kill_the_proc
     eventually(lambda: inbox.count([b"alive"]))
 
 
-def test_connections_over_the_budget_are_closed_at_once_and_counted(
-    notices: Notices, inbox: Inbox, clients: Clients
-) -> None:
+def test_connections_over_the_budget_close_at_once(notices: Notices, inbox: Inbox, clients: Clients) -> None:
     board = Switchboard(
         notice=lambda kind, text: notices.append((kind, text)), handshake=60.0, max_connections=2
     )
@@ -447,9 +441,7 @@ def test_a_socket_file_left_by_a_killed_process_is_replaced_but_not_that_of_a_li
         door_of(board, inbox, at=end).start()
 
 
-def test_an_address_in_use_is_named_and_nothing_is_left_open(
-    board: Switchboard, inbox: Inbox, started: Started
-) -> None:
+def test_an_address_in_use_is_named_and_none_stay(board: Switchboard, inbox: Inbox, started: Started) -> None:
     first = started(door_of(board, inbox))
     second = door_of(board, inbox, at=parse_endpoint(first.address))
     with pytest.raises(OSError, match=f"{first.address} can't be bound: Address already in use"):
@@ -460,9 +452,7 @@ def test_an_address_in_use_is_named_and_nothing_is_left_open(
     second.stop()
 
 
-def test_a_closed_gate_has_handed_over_what_was_read(
-    board: Switchboard, inbox: Inbox, started: Started
-) -> None:
+def test_a_closed_gate_hands_over_what_was_read(board: Switchboard, inbox: Inbox, started: Started) -> None:
     door = started(door_of(board, inbox))
     client = shake_hands(door.address, b"PUSH")
     client.sendall(b"\x00\x01x" * 5000)
@@ -476,9 +466,7 @@ def test_a_closed_gate_has_handed_over_what_was_read(
         dial(door.address)
 
 
-def test_what_lies_in_the_kernel_while_a_gate_closes_is_read_if_the_door_goes_on_in_time(
-    inbox: Inbox, started: Started
-) -> None:
+def test_what_lies_in_the_kernel_as_a_gate_closes_may_still_be_read(inbox: Inbox, started: Started) -> None:
     board = started(Switchboard(handshake=30.0, flush=60.0))
     # Given a paused door, with a producer who has sent something and has not left
     door = started(door_of(board, inbox))

@@ -309,9 +309,7 @@ def test_closing_a_lane_flushes_what_was_sent_then_ends_the_connection(
     assert notices == []
 
 
-def test_a_lane_that_is_closing_is_not_writable(
-    board: Switchboard, recorder: LaneRecorder, started: Started
-) -> None:
+def test_a_closing_lane_is_not_writable(board: Switchboard, recorder: LaneRecorder, started: Started) -> None:
     door = started(lane_door(board, recorder))
     client = shake_hands(door.address, b"DEALER")
     lane = recorder.lane()

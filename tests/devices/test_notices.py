@@ -106,9 +106,7 @@ def reading(end: int) -> bytearray:
 
 
 @pytest.mark.parametrize("blocks", [True, False])
-def test_a_stream_that_nobody_reads_keeps_what_it_can_and_counts_the_rest(
-    pipe: tuple[int, int], *, blocks: bool
-) -> None:
+def test_a_stream_nobody_reads_keeps_some_and_counts_the_rest(pipe: tuple[int, int], *, blocks: bool) -> None:
     there, here = pipe
     filled = fill(here)
     os.set_blocking(here, blocks)

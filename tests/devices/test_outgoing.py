@@ -172,9 +172,7 @@ _STEPS = st.lists(
 
 
 @given(_STEPS)
-def test_all_that_is_held_is_counted_and_what_waits_goes_on_as_soon_as_it_may(
-    steps: list[tuple[str, int, int]],
-) -> None:
+def test_all_that_is_held_is_counted_and_goes_on_when_it_may(steps: list[tuple[str, int, int]]) -> None:
     outgoing = budget(100 * SMALL)
     peers = [Taker(outgoing) for _ in range(5)]
     reserved: list[list[int]] = [[] for _ in peers]
@@ -279,9 +277,7 @@ def test_one_that_takes_no_answers_is_cut_when_others_wait_and_its_memory_is_fre
     assert ended(client)
 
 
-def test_one_that_leaves_with_answers_unread_leaves_no_memory_behind(
-    board: Switchboard, started: Started
-) -> None:
+def test_one_that_leaves_answers_unread_leaves_no_memory(board: Switchboard, started: Started) -> None:
     answerer = Answerer()
     client = ask_all(answering_door(board, started, answerer))
     eventually(lambda: answerer.lanes and answerer.lanes[0].is_full)

@@ -152,9 +152,7 @@ for host in ("[::1]", "127.0.0.1"):
 """
 
 
-def test_a_name_of_both_families_is_listened_at_by_its_ipv4_address_and_dialled_by_either(
-    tmp_path: Path,
-) -> None:
+def test_a_name_of_both_families_listens_at_its_ipv4_address_for_either(tmp_path: Path) -> None:
     """PUSH and REQ take a name's IPv4 address unless they are told otherwise."""
     hosts = tmp_path / "hosts"
     hosts.write_text("::1 localhost both\n127.0.0.1 localhost both\n")
@@ -167,9 +165,7 @@ def test_a_name_of_both_families_is_listened_at_by_its_ipv4_address_and_dialled_
 
 
 @pytest.mark.parametrize("source", ["127.0.0.2:0", "127.0.0.3:*", "lo:0", "*:0", "127.0.0.4:{port}"])
-def test_a_connection_comes_from_where_it_is_told_to(
-    board: Switchboard, started: Started, source: str
-) -> None:
+def test_a_connection_comes_from_where_it_shall(board: Switchboard, started: Started, source: str) -> None:
     listener, there = listen("tcp://127.0.0.1:0")
     free, port_of_it = listen("tcp://127.0.0.1:0")
     free.close()

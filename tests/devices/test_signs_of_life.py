@@ -137,9 +137,7 @@ def test_one_of_zmtp_3_0_whose_machine_has_vanished_is_cut_for_what_it_does_not_
     assert recorder.closed == [lane]
 
 
-def test_one_that_nobody_reads_is_not_silent(
-    board: Switchboard, recorder: LaneRecorder, started: Started
-) -> None:
+def test_one_nobody_reads_is_not_silent(board: Switchboard, recorder: LaneRecorder, started: Started) -> None:
     """Its heartbeats may be messages, which lie unread."""
     lane = lane_of(recorder, shake_hands(started(lane_door(board, recorder)).address, b"REP"))
     lane.gave_sign_of_life()

@@ -81,9 +81,7 @@ def test_one_handshake_too_many_ends_the_oldest_of_the_address_with_the_most(add
     assert (addresses.handshakes, len(addresses)) == (0, 0)
 
 
-def test_as_many_handshakes_as_there_may_be_end_in_the_right_order_whatever_ends_between(
-    addresses: Addresses,
-) -> None:
+def test_as_many_handshakes_as_may_be_end_in_order_whatever_ends_between(addresses: Addresses) -> None:
     first = [Stranger(addresses, "tcp://192.0.2.1:1") for _ in range(3)]
     second = [Stranger(addresses, "tcp://192.0.2.2:1") for _ in range(2)]
     for stranger in first[:2]:  # now the second has more

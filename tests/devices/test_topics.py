@@ -164,9 +164,7 @@ FAMILIES: dict[str, Callable[[random.Random], bytes]] = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("largest", first_of(4, 64))
-def test_what_was_learnt_of_many_topics_of_many_lengths_holds_until_they_change(
-    family: str, largest: int
-) -> None:
+def test_what_was_learnt_of_many_topics_holds_until_they_change(family: str, largest: int) -> None:
     # Given topics of many lengths, of three subscribers, on several levels, and frames that one of them
     # is, or begins, or begins up to some byte
     draw = random.Random(family)
@@ -228,9 +226,7 @@ def test_levels_are_few_however_topics_part() -> None:
     assert 1 <= levels <= prefixes.DEEPEST
 
 
-def test_of_topics_that_begin_each_other_most_messages_are_told_by_the_first_look(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_of_nested_topics_most_messages_need_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
     # Given 200 chains of 100 topics each, and messages for them, which were learnt with the first ones
     draw = random.Random(4)
     topics: SubscribedTopics[str] = SubscribedTopics()

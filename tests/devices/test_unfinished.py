@@ -63,9 +63,7 @@ def header(size: int, *, more: bool = False) -> bytes:
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 100)), max_size=60))
-def test_whoever_holds_what_the_first_reads_on_and_the_rest_while_there_is_room(
-    steps: list[tuple[int, int]],
-) -> None:
+def test_whoever_holds_most_reads_on_while_there_is_room(steps: list[tuple[int, int]]) -> None:
     budget = Unfinished(200, short=lambda _: None)
     readers = [Reader() for _ in range(10)]
     held: dict[int, int] = {}
@@ -217,9 +215,7 @@ def test_messages_that_are_larger_than_the_whole_budget_all_arrive(
     assert board.unfinished.bytes == 0
 
 
-def test_messages_of_many_frames_count_too(
-    board: Switchboard, recorder: LaneRecorder, started: Started
-) -> None:
+def test_messages_of_many_frames_count(board: Switchboard, recorder: LaneRecorder, started: Started) -> None:
     door = started(lane_door(board, recorder, "PULL", max_frame=20 * MIB))
     client = shake_hands(door.address, b"PUSH", NEWER)
     client.sendall(b"\1\0" * 60_000)

@@ -245,9 +245,7 @@ def test_many_small_messages_come_a_few_hundred_at_a_time(form: type[Talk], most
 
 
 @pytest.mark.parametrize(("form", "most"), [(Talk, MOST_AT_ONCE), (RawTalk, MOST_RAW_AT_ONCE)])
-def test_a_turn_that_took_long_is_followed_by_shorter_ones_and_short_ones_by_longer(
-    form: type[Talk], most: int
-) -> None:
+def test_a_long_turn_is_followed_by_shorter_ones_and_short_by_longer(form: type[Talk], most: int) -> None:
     peer = ready(talks=form).peer
     peer.most = 200
     peer.pace(took=0.020, longest=0.002)
@@ -390,9 +388,7 @@ def test_memory_follows_what_has_come_of_a_frame_not_its_size(form: type[Talk], 
 @pytest.mark.parametrize("form", [Talk, RawTalk])
 @pytest.mark.parametrize("size", [LARGE, 300_000, 1 << 20, (1 << 20) + 1, 5 << 20])
 @pytest.mark.parametrize("piece", [1000, 20_000, 262_144])
-def test_a_large_frame_is_whole_and_weighs_what_has_come_of_it(
-    form: type[Talk], size: int, piece: int
-) -> None:
+def test_a_large_frame_is_whole_and_weighs_what_came_of_it(form: type[Talk], size: int, piece: int) -> None:
     body = random.Random(size).randbytes(size)
     talk = ready(most_bytes=1 << 30, talks=form)
     stream = b"\x01\x03one\x02" + size.to_bytes(8) + body

@@ -109,9 +109,7 @@ def test_much_garbage_from_many_is_one_line_a_second(broker: BrokerUnderTest) ->
 @pytest.mark.parametrize(
     ("door", "kind"), [("push", b"PULL"), ("req", b"PUB"), ("rep", b"PUSH"), ("smq", b"SUB")]
 )
-def test_a_socket_of_the_wrong_kind_is_cut_and_counted(
-    broker: BrokerUnderTest, door: str, kind: bytes
-) -> None:
+def test_a_socket_of_a_wrong_kind_is_cut_and_counted(broker: BrokerUnderTest, door: str, kind: bytes) -> None:
     cut = broker.counter("connections_cut")
     with dial(broker.doors[door]) as stranger:
         body = b"\x05READY\x0bSocket-Type" + len(kind).to_bytes(4, "big") + kind

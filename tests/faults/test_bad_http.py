@@ -97,9 +97,7 @@ def test_those_who_reset_are_worth_no_line_each(broker: BrokerUnderTest, web: We
     assert len(broker.process.log_text()) - before < 10_000
 
 
-def test_answers_that_nobody_reads_take_bounded_memory_and_others_are_answered(
-    broker: BrokerUnderTest, web: Web
-) -> None:
+def test_answers_nobody_reads_are_bounded_and_others_answered(broker: BrokerUnderTest, web: Web) -> None:
     # Given a crowd that asks for a large job and reads nothing, each again when it is cut
     over = threading.Event()
     crowd = [
@@ -312,9 +310,7 @@ def test_no_bytes_are_more_than_refused(broker: BrokerUnderTest, web: Web, mangl
 # ------------------------------------------------------------------------ names
 
 
-def test_an_order_for_a_name_with_a_nul_is_not_for_one_with_a_slash(
-    web: Web, broker: BrokerUnderTest
-) -> None:
+def test_an_order_for_a_name_with_a_nul_is_for_no_slash(web: Web, broker: BrokerUnderTest) -> None:
     answer = web.get(f"{V1}/queues/small/jobs/a%00b")
     assert (answer.status, answer.json["id"]) == (200, "a\0b")
     assert web.post(f"{V1}/queues/small/jobs/a%00b/delete", {}, TOKEN).status == 200

@@ -341,9 +341,7 @@ def test_a_session_of_two_queues_has_no_receipt_twice_and_settles_the_job_that_i
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
-def test_receipts_that_a_session_does_not_have_are_refused_by_position(
-    broker: BrokerUnderTest, workers: int
-) -> None:
+def test_unknown_receipts_are_refused_by_position(broker: BrokerUnderTest, workers: int) -> None:
     library = broker.smq()
     for number in range(workers):
         broker.make(f"nothing-{number}")

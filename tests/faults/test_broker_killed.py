@@ -39,9 +39,7 @@ def test_another_broker_takes_over_what_a_killed_one_held(mongo_uri: str, databa
     assert handler.attempts == {1}
 
 
-def test_jobs_are_taken_over_when_the_lease_is_over_and_not_at_the_next_sweep(
-    mongo_uri: str, database: str
-) -> None:
+def test_jobs_are_taken_over_when_the_lease_is_over_not_at_a_sweep(mongo_uri: str, database: str) -> None:
     handler, rare = GatedHandler(), {"broker": {**SETTINGS, "lease": 600.0}}
     handler.opened.set()
     with (
@@ -58,9 +56,7 @@ def test_jobs_are_taken_over_when_the_lease_is_over_and_not_at_the_next_sweep(
             wait_until(lambda: set(handler.handled) == everything, what="the take-over")
 
 
-def test_a_broker_that_wakes_after_its_jobs_were_taken_over_changes_nothing(
-    mongo_uri: str, database: str
-) -> None:
+def test_a_broker_that_wakes_after_a_take_over_changes_nothing(mongo_uri: str, database: str) -> None:
     late, handler = GatedHandler(), GatedHandler()
     with (
         two_brokers(mongo_uri, database) as (first, second),

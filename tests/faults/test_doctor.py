@@ -384,9 +384,7 @@ def test_brokers_that_disagree_are_named_with_what_each_says(mongo_uri: str, dat
     assert "5 at " in said
 
 
-def test_a_file_that_was_changed_and_not_read_again_is_named(
-    mongo_uri: str, database: str, tmp_path: Path
-) -> None:
+def test_a_changed_file_not_read_again_is_named(mongo_uri: str, database: str, tmp_path: Path) -> None:
     config = {"queues": {"mail": {"max_running": 3}}}
     with brokers(mongo_uri, database, config) as [broker]:
         changed = {**broker.config, "queues": {"mail": {"max_running": 4}}}

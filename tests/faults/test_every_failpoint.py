@@ -145,9 +145,7 @@ def test_a_broker_killed_before_the_commit_of_a_forward_leaves_the_job_in_one_qu
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("script", SCENARIOS)
-def test_a_broker_killed_around_each_statement_leaves_nothing_lost_doubled_or_stuck(
-    lanes: Lanes, script: str
-) -> None:
+def test_a_broker_killed_around_a_statement_loses_and_doubles_nothing(lanes: Lanes, script: str) -> None:
     points = {f"{name}.{moment}" for name in lanes.met(script) for moment in ("before", "after")}
     with ThreadPoolExecutor(LANES) as pool:
         kills = pool.map(lambda point: lanes.kill(script, point), sorted(points - lanes.killed))

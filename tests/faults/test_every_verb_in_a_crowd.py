@@ -107,9 +107,7 @@ def test_a_crowd_that_asks_a_verb_at_once_makes_no_long_turn(
 
 @pytest.mark.parametrize("crowd", [10, long(100)])
 @pytest.mark.parametrize("door", DOORS)
-def test_a_crowd_that_says_much_at_a_door_makes_no_long_turn(
-    shared: BrokerUnderTest, door: str, crowd: int
-) -> None:
+def test_a_crowd_that_says_much_makes_no_long_turn(shared: BrokerUnderTest, door: str, crowd: int) -> None:
     kind, said = DOORS[door]
     address = shared.process.devices[-2]["backend"][0] if door == "latest" else shared.doors[door]
 

@@ -163,9 +163,7 @@ def test_each_door_has_an_entry(shared: BrokerUnderTest) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=bytes.decode)
-def test_whatever_stands_in_a_field_of_a_verb_it_takes_no_long_turn(
-    shared: BrokerUnderTest, verb: bytes
-) -> None:
+def test_whatever_a_field_of_a_verb_has_it_takes_no_long_turn(shared: BrokerUnderTest, verb: bytes) -> None:
     address = shared.doors["smq"]
     with Client(endpoint=address) as honest:
         honest.counters()
@@ -189,9 +187,7 @@ def test_answers_to_a_verb_that_nobody_reads_are_bounded_over_all(
 
 @pytest.mark.parametrize("crowd", [6, long(300)])
 @pytest.mark.parametrize("door", DOORS)
-def test_what_nobody_reads_at_a_door_is_bounded_over_all(
-    shared: BrokerUnderTest, door: str, crowd: int
-) -> None:
+def test_what_is_unread_at_a_door_is_bounded_over_all(shared: BrokerUnderTest, door: str, crowd: int) -> None:
     kind, said = DOORS[door]
     honest_ones_are_served(shared, doors(shared)[door], kind, said, crowd)
 

@@ -108,9 +108,7 @@ def flood(flooded: Flooded, name: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", [flood_name for flood_name in FLOODS if flood_name.startswith("2000")])
-def test_two_thousand_half_handshakes_make_room_for_each_other_and_for_honest_clients(
-    flooded: Flooded, name: str
-) -> None:
+def test_two_thousand_half_handshakes_make_room_for_honest_clients(flooded: Flooded, name: str) -> None:
     ended, files, memory = flooded.counter("handshakes_ended"), flooded.files, flooded.memory
     with flood(flooded, name):
         wait_until(lambda: flooded.counter("handshakes_ended") - ended > 2000 - MOST, what="too many")
@@ -131,9 +129,7 @@ def test_a_flood_of_bad_keys_is_counted_and_keeps_nobody_out(flooded: Flooded) -
     assert 4 * (_lines(flooded) - lines) < flooded.counter("handshakes_refused") - refused
 
 
-def test_a_flood_of_bad_passwords_delays_nobody_with_a_key_and_ends_with_the_right_one(
-    flooded: Flooded,
-) -> None:
+def test_a_flood_of_bad_passwords_delays_no_key_and_ends_with_the_right_one(flooded: Flooded) -> None:
     refused, memory = flooded.counter("handshakes_refused"), flooded.memory
     with flood(flooded, "bad passwords"):
         wait_until(lambda: flooded.counter("handshakes_refused") - refused > 100, what="bad passwords")

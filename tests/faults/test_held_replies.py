@@ -160,9 +160,7 @@ def release_and_claim_again(shared: SharedQueue, leaving: str, payload: bytes) -
 @pytest.mark.full
 @pytest.mark.parametrize("coming", ["before", "after"])
 @pytest.mark.parametrize("end", ["release", "cut"])
-def test_one_held_insert_does_not_hide_later_confirmed_jobs(
-    shared: SharedQueue, coming: str, end: str
-) -> None:
+def test_one_held_insert_hides_no_later_confirmed_jobs(shared: SharedQueue, coming: str, end: str) -> None:
     first, later = [b"first %d" % n for n in range(5)], [b"later %d" % n for n in range(5)]
     producer, worker = shared.client(shared.a), shared.client(shared.a)
     if coming == "before":

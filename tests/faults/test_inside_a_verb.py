@@ -52,9 +52,7 @@ def test_a_claim_whose_jobs_another_broker_takes_first_delivers_none_of_them(sha
 
 
 @pytest.mark.parametrize("verdict", [wire.COMMIT, wire.ROLLBACK, wire.REJECT])
-def test_a_verdict_on_a_removed_job_leaves_one_alone_that_was_pushed_anew(
-    shared: SharedQueue, verdict: str
-) -> None:
+def test_a_verdict_on_a_removed_job_spares_one_pushed_anew(shared: SharedQueue, verdict: str) -> None:
     """The job is removed by hand, and its id pushed at the other broker, before the verdict is sent on."""
     here, there = shared.client(shared.a), shared.client(shared.b)
     here.ready(1)

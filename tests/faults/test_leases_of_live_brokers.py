@@ -138,9 +138,7 @@ def test_heartbeats_do_not_wait_for_the_statements_of_many_queues(
         wait_until(lambda: mongo[database]["queue.q0"].count_documents({}) == 1, what="the job")
 
 
-def test_brokers_of_different_databases_share_a_queue(
-    mongo: Mongo, mongo_uri: str, databases: list[str]
-) -> None:
+def test_brokers_of_two_databases_share_a_queue(mongo: Mongo, mongo_uri: str, databases: list[str]) -> None:
     one, two, shared = databases
     queues = {"shared": {"database": shared}}
     handler = AtWork()

@@ -219,9 +219,7 @@ ANSWERS = ("frames of a byte", *(name for name in FRAMES if name.startswith("a f
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", FRAMES)
-def test_frames_of_whatever_number_and_size(
-    broker: BrokerUnderTest, front: str, deaf: str, name: str
-) -> None:
+def test_frames_of_any_number_and_size(broker: BrokerUnderTest, front: str, deaf: str, name: str) -> None:
     frames = FRAMES[name]
     doors = broker.take("ask") if name in ANSWERS else None
     for address, kind in ((front, zmq.REQ), (front, zmq.DEALER), (deaf, zmq.PUSH)):
@@ -267,9 +265,7 @@ def test_many_receipts_are_looked_for_once_over_all_queues(broker: BrokerUnderTe
 
 
 @pytest.mark.full
-def test_jobs_with_as_many_headers_as_there_may_be_are_stored_shown_and_delivered(
-    broker: BrokerUnderTest,
-) -> None:
+def test_jobs_with_the_most_headers_are_stored_shown_and_delivered(broker: BrokerUnderTest) -> None:
     library = broker.smq()
     own = {"headers": {"a": [[n] for n in range(490)]}}
 

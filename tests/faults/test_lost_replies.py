@@ -197,9 +197,7 @@ def test_jobs_of_a_push_that_was_not_answered_are_stored_once(queue: ProxiedQueu
 
 
 @pytest.mark.parametrize("times", [1, 2, pytest.param(4, marks=full)])
-def test_jobs_inserted_reserved_whose_insert_was_not_answered_are_delivered(
-    queue: ProxiedQueue, times: int
-) -> None:
+def test_jobs_inserted_reserved_without_an_answer_are_delivered(queue: ProxiedQueue, times: int) -> None:
     with queue.working() as handled:
         queue.look()
         queue.cut(is_reserving_push, times)
@@ -293,9 +291,7 @@ def test_popped_jobs_whose_removal_was_not_answered_are_sent(default: ProxiedQue
 
 
 @pytest.mark.parametrize("headers", [{}, {"id": "asked"}], ids=["forgotten", "remembered"])
-def test_an_asker_whose_jobs_commit_was_not_answered_gets_its_result(
-    default: ProxiedQueue, headers: Any
-) -> None:
+def test_an_asker_of_an_unanswered_commit_gets_its_result(default: ProxiedQueue, headers: Any) -> None:
     default.cut(is_finish if headers else is_commit, 2)
     with default.working(), plain_socket(zmq.REQ, default.doors["req"]) as asker:
         asker.send_multipart([b"default", json.dumps(headers).encode(), b"question"])

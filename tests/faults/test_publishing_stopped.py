@@ -22,9 +22,7 @@ _STORED = (f"stream.{STREAM}", "queue.mail")
 SETTINGS = {"broker": {"poll": 0.5}}
 
 
-def test_what_a_pub_socket_has_handed_to_the_kernel_is_stored_by_a_broker_that_stops(
-    mongo_uri: str, database: str
-) -> None:
+def test_what_a_pub_socket_gave_the_kernel_is_stored_by_a_stop(mongo_uri: str, database: str) -> None:
     count = 20_000
     ends = {"frontend": tcp(), "backend": tcp()}
     device = {"kind": "forwarder", "stream": STREAM, "hwm": 200, **ends}  # read as it is stored

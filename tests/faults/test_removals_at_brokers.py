@@ -74,9 +74,7 @@ def test_workers_at_another_broker_refuse_a_removal(queue: SharedQueue) -> None:
         client.queues.delete(queue.name).result()
 
 
-def test_a_client_that_waits_for_a_result_at_the_other_broker_hears_of_the_removal(
-    queue: SharedQueue,
-) -> None:
+def test_a_client_that_waits_at_the_other_broker_hears_of_the_removal(queue: SharedQueue) -> None:
     with (
         Producer(endpoint=queue.b.endpoint) as producer,
         Client(timeout=TIMEOUT, endpoint=queue.a.endpoint) as client,
@@ -88,9 +86,7 @@ def test_a_client_that_waits_for_a_result_at_the_other_broker_hears_of_the_remov
             reply.result(TIMEOUT)
 
 
-def test_jobs_that_are_pushed_at_the_other_broker_while_it_is_removed_are_kept_or_go_with_it(
-    queue: SharedQueue,
-) -> None:
+def test_jobs_pushed_at_the_other_broker_meanwhile_are_kept_or_go_with_it(queue: SharedQueue) -> None:
     """Whatever was confirmed after the removal was answered is there; none is there twice."""
     with (
         Client(timeout=TIMEOUT, endpoint=queue.a.endpoint) as client,

@@ -69,9 +69,7 @@ def names(client: Client) -> set[str]:
     return {row["name"] for row in wait_until(client.queues, what="the list of queues")}
 
 
-def test_who_looks_at_a_queue_while_it_is_removed_does_not_make_it_again(
-    own: OwnBroker, client: Client
-) -> None:
+def test_looking_at_a_queue_while_it_is_removed_makes_no_other(own: OwnBroker, client: Client) -> None:
     # Given a queue that is counted and listed when MongoDB has dropped it, and the broker has not heard of it
     own.push()
     with Client(timeout=60.0, endpoint=own.endpoint) as other:
@@ -83,9 +81,7 @@ def test_who_looks_at_a_queue_while_it_is_removed_does_not_make_it_again(
         client.queues.get(own.queue)
 
 
-def test_a_queue_that_was_removed_beside_a_verdict_is_gone_once_that_is_over(
-    own: OwnBroker, client: Client
-) -> None:
+def test_a_queue_removed_beside_a_verdict_is_gone_once_that_ends(own: OwnBroker, client: Client) -> None:
     # Given a commit that the broker has no answer to, of a worker that has left
     own.push()
     with RawClient(own.endpoint, own.queue) as worker:

@@ -56,9 +56,7 @@ def uri_of(replica_set: ReplicaSet) -> str:
 
 
 @pytest.mark.parametrize("times", [1, 2, 3, pytest.param(5, marks=full)])
-def test_jobs_done_at_another_broker_are_not_stored_again_when_replies_are_lost(
-    shared: SharedQueue, times: int
-) -> None:
+def test_jobs_done_elsewhere_are_not_stored_again_by_lost_replies(shared: SharedQueue, times: int) -> None:
     held = shared.a.proxy.hold(shared.on("insert"), times)
 
     def lose_the_replies() -> None:
@@ -70,9 +68,7 @@ def test_jobs_done_at_another_broker_are_not_stored_again_when_replies_are_lost(
 
 
 @pytest.mark.parametrize("seconds", [7, pytest.param(20, marks=full)])
-def test_jobs_done_at_another_broker_are_not_stored_again_after_being_cut_off(
-    shared: SharedQueue, seconds: float
-) -> None:
+def test_jobs_done_elsewhere_are_not_stored_again_by_a_cut(shared: SharedQueue, seconds: float) -> None:
     """Longer than the driver retries."""
     held = shared.a.proxy.hold(shared.on("insert"))
 
@@ -111,9 +107,7 @@ def done_once(shared: SharedQueue, held: Fault[Held], afterwards: Callable[[], N
 
 @pytest.mark.parametrize("at", ["the other broker", "the same broker"])
 @pytest.mark.parametrize("times", [1, 2, pytest.param(4, marks=full)])
-def test_an_insert_that_lands_late_stores_nothing_that_was_done(
-    shared: SharedQueue, times: int, at: str
-) -> None:
+def test_an_insert_that_lands_late_stores_nothing_done(shared: SharedQueue, times: int, at: str) -> None:
     # Given inserts that are kept back, whose sender repeats them
     delayed = shared.a.proxy.delay(shared.on("insert"), times)
     producer = shared.client(shared.a)

@@ -70,9 +70,7 @@ def test_a_mongod_that_was_killed_blames_nothing_that_was_before(tmp_path: Path)
     ("free", "files", "told"),
     [(1 << 35, 64_000, 0), (1 << 22, 64_000, 1), (1 << 35, 1024, 1), (1 << 22, 1024, 2)],
 )
-def test_little_room_and_few_files_are_told_before_they_are_missed(
-    tmp_path: Path, free: int, files: int, told: int
-) -> None:
+def test_little_room_and_few_files_are_told_early(tmp_path: Path, free: int, files: int, told: int) -> None:
     assert len(list(shortage.shortages(tmp_path, free=free, files=files))) == told
 
 

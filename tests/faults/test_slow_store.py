@@ -225,9 +225,7 @@ def test_a_schedule_pushes_each_run_once(
 
 
 @pytest.mark.full
-def test_messages_of_a_stream_are_read_routed_and_worked_through(
-    broker: SlowBroker, work: Callable[..., Worker]
-) -> None:
+def test_messages_of_a_stream_go_through_and_end(broker: SlowBroker, work: Callable[..., Worker]) -> None:
     with Publisher(endpoint=broker.endpoint) as publisher:
         published = [publisher.publish("orders", "paid", b"%d" % number) for number in range(2000)]
         numbers = [receipt.wait(LONGEST) for receipt in published]

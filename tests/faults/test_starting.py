@@ -45,9 +45,7 @@ def test_a_mongodb_uri_that_can_not_be_read_is_one_line_that_does_not_show_it(tm
 
 
 @pytest.mark.parametrize("form", [["--mongodb-uri", "db"], ["--mongodb-uri=db"]], ids=["two words", "one"])
-def test_a_mongodb_uri_on_the_command_line_that_can_not_be_read_is_told_once_by_its_name(
-    tmp_path: Path, form: list[str]
-) -> None:
+def test_a_mongodb_uri_that_can_not_be_read_is_told_once_by_name(tmp_path: Path, form: list[str]) -> None:
     environ = {"SLUICEMQ_MONGODB_URI": "mongodb://fine"}
     lines = refusal(BrokerProcess(folder=tmp_path, args=form, env=environ), code=2)
     assert len(lines) == 1
@@ -112,9 +110,7 @@ def test_doors_that_everybody_could_enter_are_refused_before_anything_is_started
         broker.close()
 
 
-def test_a_door_that_can_not_be_opened_stops_what_was_started_quietly(
-    mongo_uri: str, database: str, tmp_path: Path
-) -> None:
+def test_a_door_that_can_not_open_stops_the_others(mongo_uri: str, database: str, tmp_path: Path) -> None:
     here = {"kind": "streamer", "frontend": tcp(), "backend": tcp()}
     nowhere = {"kind": "streamer", "frontend": "tcp://192.0.2.1:5551", "backend": tcp()}
     config = {"broker": {"insecure": True}, "devices": [here, nowhere]}

@@ -76,9 +76,7 @@ def test_a_mongodb_that_is_away_is_not_waited_for(mongo_uri: str, database: str,
         assert broker.terminate() == 0
 
 
-def test_a_signal_that_comes_again_after_a_second_stops_at_once(
-    patient: BrokerProcess, fleet: Fleet, jobs: Jobs
-) -> None:
+def test_a_signal_after_a_second_stops_at_once(patient: BrokerProcess, fleet: Fleet, jobs: Jobs) -> None:
     with_a_job(fleet, patient)
     signal_until_it_hurries(patient)
     assert left(jobs) == [("ready", 0)]

@@ -64,9 +64,7 @@ def deaf(address: str) -> Iterator[sockets.socket]:
 # ------------------------------------------------------------------ where leases lie, and are read
 
 
-def test_brokers_with_other_databases_keep_off_each_others_jobs_of_a_shared_queue(
-    mongo_uri: str, database: str
-) -> None:
+def test_brokers_of_other_databases_leave_each_others_jobs_alone(mongo_uri: str, database: str) -> None:
     shared = {"queues": {"shared": {"database": database}}}
     names = [f"{database}_{name}" for name in "ab"]
     with MongoClient[dict[str, Any]](mongo_uri) as mongo, ExitStack() as stack:

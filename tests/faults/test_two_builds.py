@@ -73,9 +73,7 @@ def two_builds(build: Path, mongo_uri: str) -> Iterator[Brokers]:
 
 
 @pytest.mark.full
-def test_an_upgrade_waits_for_the_last_broker_of_the_old_build_and_then_refuses_it(
-    mongo_uri: str, build: Path
-) -> None:
+def test_an_upgrade_waits_for_the_last_old_broker_and_refuses_it(mongo_uri: str, build: Path) -> None:
     with two_builds(build, mongo_uri) as brokers, Client(endpoint=brokers.new.doors["smq"]) as client:
         # Given: a store of the old schema, and both brokers of it
         told = client.brokers()
@@ -278,9 +276,7 @@ def test_streams_are_read_at_the_other_build(between: Between) -> None:
 
 @full
 @pytest.mark.parametrize("killed", ["old", "new"])
-def test_a_killed_broker_of_either_build_leaves_its_jobs_to_the_other(
-    mongo_uri: str, build: Path, killed: str
-) -> None:
+def test_a_killed_broker_of_either_build_leaves_its_jobs(mongo_uri: str, build: Path, killed: str) -> None:
     with two_builds(build, mongo_uri) as brokers:
         dead, alive = (brokers.old, brokers.new)[:: 1 if killed == "old" else -1]
         with held_at(dead, alive):

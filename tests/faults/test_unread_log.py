@@ -40,9 +40,7 @@ class Unheard(BrokerProcess):
             os.close(end)
 
 
-def test_a_broker_whose_log_nobody_reads_starts_serves_and_stops(
-    mongo_uri: str, database: str, tmp_path: Path
-) -> None:
+def test_a_broker_with_an_unread_log_serves_and_stops(mongo_uri: str, database: str, tmp_path: Path) -> None:
     with Unheard(mongo_uri, database, tmp_path) as broker, zmq.Context() as context:
         push, pull = context.socket(zmq.PUSH), context.socket(zmq.PULL)
         push.connect(broker.doors["push"])

@@ -123,9 +123,7 @@ def test_a_promoted_job_is_worked_on_at_once_wherever_the_worker_is(queue: Queue
         wait_until(lambda: far.seen == [b"two"], what="the promoted job at the other broker")
 
 
-def test_a_changed_delay_is_kept_to_and_a_changed_priority_decides_the_order(
-    queue: QueueAtTwoBrokers,
-) -> None:
+def test_a_changed_delay_is_kept_to_and_a_priority_decides_the_order(queue: QueueAtTwoBrokers) -> None:
     low, high, _late = queue.push(b"low", b"high", b"late", delay=3600)
     queue.here.jobs.change(queue.name, high, priority=5, delay=0.3)
     queue.here.jobs.change(queue.name, low, delay=0.3)
@@ -134,9 +132,7 @@ def test_a_changed_delay_is_kept_to_and_a_changed_priority_decides_the_order(
     assert works.seen == [b"high", b"low"]
 
 
-def test_a_job_that_is_worked_on_is_shown_with_its_worker_and_can_not_be_changed(
-    queue: QueueAtTwoBrokers,
-) -> None:
+def test_a_job_worked_on_is_shown_with_its_worker_and_is_not_changed(queue: QueueAtTwoBrokers) -> None:
     with working(queue.first, queue.name) as works:
         works.may_end.clear()
         [job_id] = queue.push(b"x", headers={"k": "v"})
@@ -206,9 +202,7 @@ def test_some_dead_letters_are_removed_by_id_by_reason_and_by_time(queue: QueueA
     assert queue.here.dead_letters.discard(queue.name, reason="disk full").result() == 2
 
 
-def test_what_is_ordered_here_is_done_here_without_waiting_for_the_next_look(
-    mongo_uri: str, database: str
-) -> None:
+def test_what_is_ordered_here_is_done_here_before_the_next_look(mongo_uri: str, database: str) -> None:
     seldom = {"broker": {"poll": 600.0}}
     with (
         BrokerProcess(mongo_uri, database, config=seldom) as broker,
@@ -345,9 +339,7 @@ def test_a_queue_that_is_deleted_and_made_anew_is_not_paused(queue: QueueAtTwoBr
     assert queue.counts()["paused"] == ()
 
 
-def test_plain_doors_of_a_paused_queue_refuse_who_can_hear_and_block_who_can_not(
-    mongo_uri: str, database: str
-) -> None:
+def test_plain_doors_of_a_paused_queue_refuse_askers_and_block_others(mongo_uri: str, database: str) -> None:
     count = 3000
     with BrokerProcess(mongo_uri, database, config=CONFIG) as broker, zmq.Context() as context:
         # Given a broker that was started with the intake of its devices' queue paused

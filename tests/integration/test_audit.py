@@ -162,9 +162,7 @@ PATHS = {path: needs for path, needs in all_needs().items() if needs is not None
 
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("path", PATHS)
-def test_each_path_that_changes_something_is_recorded_and_no_other(
-    client: Client, web: Web, path: str
-) -> None:
+def test_each_path_that_changes_and_no_other_is_recorded(client: Client, web: Web, path: str) -> None:
     names = {"queue": "victim", "job_id": "none", "name": "none", "task_id": "none", "subject": "queue"}
     names["stream"] = "none"
     before = recorded(client)

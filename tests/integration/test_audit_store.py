@@ -41,9 +41,7 @@ def test_records_that_are_older_than_the_retention_are_removed(store: AuditStore
 
 
 @pytest.mark.parametrize("kind", [AuditKind.COUNTED, AuditKind.OTHERS])
-def test_a_flood_of_logins_or_of_acts_without_operate_removes_no_act_of_operators(
-    store: AuditStore, kind: AuditKind
-) -> None:
+def test_a_flood_of_logins_and_others_removes_no_operators_act(store: AuditStore, kind: AuditKind) -> None:
     store.write(some(5))
     store.write(some(500, kind, at=NOW + 100))
     assert store.trim(0, 50) == 450

@@ -260,9 +260,7 @@ def test_a_queue_that_is_made_meanwhile_is_left_out(
         read(taken[0], Description.listed(store.name, entry))
 
 
-def test_a_copy_that_takes_too_long_names_the_parameter(
-    mongo: MongoClient[dict[str, Any]], store: Store
-) -> None:
+def test_a_copy_that_takes_too_long_names_why(mongo: MongoClient[dict[str, Any]], store: Store) -> None:
     # Given a MongoDB that keeps nothing of the past
     snapshot = BackupSnapshot(mongo, [store.name], HistoryWindow(mongo))
 
@@ -389,9 +387,7 @@ def test_a_broker_that_came_just_before_the_mark_is_seen_by_its_lease(
     assert SchemaStore(documents).read().number == SCHEMA
 
 
-def test_a_backup_of_a_newer_schema_is_refused(
-    uri_file: Path, store: Store, tmp_path: Path, other: str
-) -> None:
+def test_a_backup_of_a_newer_schema_is_not(uri_file: Path, store: Store, tmp_path: Path, other: str) -> None:
     file = tmp_path / "newer.tar"
     with file.open("xb+") as out:
         writer = ArchiveWriter(out, 0.0)

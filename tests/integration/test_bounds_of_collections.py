@@ -129,9 +129,7 @@ def test_what_is_almost_full_is_an_incident(broker: BrokerProcess, web: Web) -> 
     assert f"database of kept_{os.getpid()}" in text
 
 
-def test_a_stream_without_a_bound_takes_no_more_when_its_disk_is_full_and_one_with_a_bound_does(
-    broker: BrokerProcess,
-) -> None:
+def test_without_a_bound_a_full_disk_stops_a_stream_and_with_one_it_does_not(broker: BrokerProcess) -> None:
     with Publisher(endpoint=broker.doors["smq"]) as publisher:
         publisher.publish("bounded", "a", b"x").wait(10)
         publisher.publish("endless", "a", b"x")

@@ -75,9 +75,7 @@ def workers(client: Client, queue: str) -> int:
     return sum(listed.workers for listed in client.queues.list() if listed.name == queue)
 
 
-def test_a_push_here_reaches_a_worker_that_waits_there(
-    pair: Pair, waiting: Callable[[str, str], Waiting]
-) -> None:
+def test_a_push_here_reaches_a_worker_there(pair: Pair, waiting: Callable[[str, str], Waiting]) -> None:
     with Producer(endpoint=pair.one) as producer:
         producer.push("there", b"so that the queue is known").wait(TIMEOUT)
         there = waiting(pair.other, "there")
@@ -96,9 +94,7 @@ def test_so_does_a_job_when_it_is_due(pair: Pair, waiting: Callable[[str, str], 
         there.wait(2)
 
 
-def test_and_what_a_worker_here_gives_back_when_it_leaves(
-    pair: Pair, waiting: Callable[[str, str], Waiting]
-) -> None:
+def test_and_what_a_leaving_worker_gives_back(pair: Pair, waiting: Callable[[str, str], Waiting]) -> None:
     holds, go = threading.Event(), threading.Event()
 
     def handler(_job: object) -> None:

@@ -49,9 +49,7 @@ def incidents(broker: BrokerProcess) -> list[dict[str, Any]]:
     return [row for row in found if row["kind"] == "disagree"]
 
 
-def test_both_brokers_say_what_their_files_say_differently_until_they_agree(
-    brokers: list[BrokerProcess],
-) -> None:
+def test_both_brokers_say_how_their_files_differ_until_they_agree(brokers: list[BrokerProcess]) -> None:
     # Then both find it, and an incident names queue, key, values and brokers
     for broker in brokers:
         wait_until(partial(differs, broker), what="the difference")

@@ -94,9 +94,7 @@ def ring(documents: Database[dict[str, Any]]) -> Iterator[Callable[[], EventRing
     documents["bus"].drop()
 
 
-def test_who_is_overtaken_by_the_ring_hears_that_it_has_missed_something(
-    ring: Callable[[], EventRing],
-) -> None:
+def test_one_overtaken_by_the_ring_hears_that_it_missed_something(ring: Callable[[], EventRing]) -> None:
     slow, fast = ring(), ring()
     with slow.listen([]) as feed:
         for number in range(400):  # of 4,000 bytes each: more than the ring holds, and more than a reply has

@@ -122,9 +122,7 @@ def test_a_queue_that_is_not_there_is_refused(rig: CensusRig) -> None:
         rig.census.one("nosuch")
 
 
-def test_who_asks_for_all_has_those_counted_that_have_changed_first_and_then_the_oldest_counts(
-    rig: CensusRig,
-) -> None:
+def test_asking_for_all_counts_what_has_changed_first_then_the_oldest_counts(rig: CensusRig) -> None:
     # Given: two that were counted one after the other, then something happened in the second
     _first, second = rig.open("first", "second")
     for name in ("first", "second"):
@@ -136,9 +134,7 @@ def test_who_asks_for_all_has_those_counted_that_have_changed_first_and_then_the
     assert rig.counted == ["third", "second", "first"]
 
 
-def test_what_there_is_no_time_to_count_is_told_as_it_was_counted_with_what_happened_here_since(
-    rig: CensusRig,
-) -> None:
+def test_what_is_not_counted_in_time_is_told_with_what_happened_here_since(rig: CensusRig) -> None:
     (mail,) = rig.open("mail")
     mail.store.push(some_jobs(5) + some_jobs(2, eligible_at=NOW + 60), NOW)
     rig.census.one("mail")
@@ -193,9 +189,7 @@ def test_asking_for_all_begins_no_more_counts_than_there_is_time_for(rig: Census
     assert [row.counted_ago for row in rows.values()].count(None) == 7
 
 
-def test_a_queue_in_which_nothing_happened_is_no_estimate_while_no_other_broker_is_there(
-    rig: CensusRig,
-) -> None:
+def test_an_idle_queue_is_no_estimate_while_there_is_one_broker(rig: CensusRig) -> None:
     (mail,) = rig.open("mail")
     mail.store.push(some_jobs(5), NOW)
     rig.census.one("mail")
@@ -264,9 +258,7 @@ def test_while_mongodb_is_away_who_asks_is_told_so_and_what_is_known_can_be_had(
     assert rig.census.rows()[0].ready == 5
 
 
-def test_a_mongodb_that_does_not_answer_keeps_nobody_waiting(
-    rig: CensusRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_mongodb_keeps_nobody_waiting(rig: CensusRig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.open("mail")
     monkeypatch.setattr(Inspector, "counts", lambda *_: rig.time.sleep(1000.0))
     with pytest.raises(UnavailableError, match="has not answered"):

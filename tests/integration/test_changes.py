@@ -100,9 +100,7 @@ def test_a_job_that_came_back_this_moment_is_not_said_to_wait_and_not_to_wait(st
     assert "a worker, or a broker for one, had it. Try again" in str(problem)
 
 
-def test_a_promoted_job_is_due_now_behind_those_that_were_due_before(
-    store: QueueStore, changes: ChangesAtOnce
-) -> None:
+def test_a_promoted_job_is_due_behind_those_due_before(store: QueueStore, changes: ChangesAtOnce) -> None:
     store.push([a_job("later", eligible_at=NOW + 3600), a_job("first"), a_job("second")], NOW)
     changes.promote("mail", "later", NOW + 1)
     changes.promote("mail", "second", NOW + 1)
@@ -110,9 +108,7 @@ def test_a_promoted_job_is_due_now_behind_those_that_were_due_before(
     assert ids(store.reserve(3, NOW + 1, ME).jobs) == ["first", "second", "later"]
 
 
-def test_a_changed_priority_changes_the_place_and_a_changed_delay_the_time(
-    store: QueueStore, changes: ChangesAtOnce
-) -> None:
+def test_a_changed_priority_moves_it_and_a_delay_too(store: QueueStore, changes: ChangesAtOnce) -> None:
     store.push([a_job("a"), a_job("b"), a_job("c")], NOW)
     changes.change("mail", "c", NOW, priority=9)
     changes.change("mail", "a", NOW, due=NOW + 60)
@@ -120,9 +116,7 @@ def test_a_changed_priority_changes_the_place_and_a_changed_delay_the_time(
     assert ids(store.reserve(3, NOW + 60, ME).jobs) == ["a"]
 
 
-def test_a_delay_beyond_the_time_to_live_is_refused_and_changes_nothing(
-    store: QueueStore, changes: ChangesAtOnce
-) -> None:
+def test_a_delay_beyond_the_ttl_is_refused(store: QueueStore, changes: ChangesAtOnce) -> None:
     store.push([a_job("a", expires_at=NOW + 60)], NOW)
     there = everything(store)
     with pytest.raises(
@@ -183,18 +177,14 @@ def test_a_redriven_job_begins_anew_and_keeps_its_history(store: QueueStore, cha
     assert (again.attempts, again.losses, again.isolated) == (1, 0, False)
 
 
-def test_redriven_jobs_come_after_what_is_due_in_their_old_order(
-    store: QueueStore, changes: ChangesAtOnce
-) -> None:
+def test_redriven_jobs_follow_what_is_due_in_old_order(store: QueueStore, changes: ChangesAtOnce) -> None:
     first, second = dead_letters(store, 2)
     store.push([a_job("waits")], NOW)
     changes.redrive("mail", DeadLetters(), LATER)
     assert ids(store.reserve(3, LATER, ME).jobs) == ["waits", first, second]
 
 
-def test_a_redrive_takes_the_ids_it_is_told_and_says_what_the_others_are(
-    store: QueueStore, changes: ChangesAtOnce
-) -> None:
+def test_a_redrive_takes_given_ids_and_names_the_others(store: QueueStore, changes: ChangesAtOnce) -> None:
     first, second, _third = dead_letters(store, 3)
     store.push([a_job("waits")], NOW)
     redriven = changes.redrive("mail", DeadLetters((first, second, "waits", "nosuch")), LATER)

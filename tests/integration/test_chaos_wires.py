@@ -141,9 +141,7 @@ def test_the_kernel_tells_which_process_has_dialed() -> None:
     dialers.close()
 
 
-def test_a_block_holds_back_what_two_places_send_each_other_and_nothing_else(
-    network: Network, dial: Dial
-) -> None:
+def test_a_block_holds_back_what_two_places_send_each_other_alone(network: Network, dial: Dial) -> None:
     a, b = dial("a"), dial("b")
     for receipt in (a, b):
         receipt.say("before")
@@ -216,9 +214,7 @@ def test_lost_answers_end_their_connection(network: Network, dial: Dial) -> None
     a.wait("lost")
 
 
-def test_the_dialed_end_of_a_half_open_connection_does_not_hear_of_it(
-    network: Network, dial: Dial, echo: Echo
-) -> None:
+def test_the_dialed_end_of_a_half_open_one_does_not_hear(network: Network, dial: Dial, echo: Echo) -> None:
     a = dial("a")
     a.say("before")
     a.wait("before")

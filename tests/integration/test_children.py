@@ -55,9 +55,7 @@ def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
 # ------------------------------------------------------------------------ through the doors
 
 
-def test_a_job_is_done_when_all_its_children_are_and_until_then_tells_how_many(
-    endpoint: str, queue: str
-) -> None:
+def test_a_job_is_done_when_its_children_are_and_tells_how_many(endpoint: str, queue: str) -> None:
     pages, one_by_one = f"{queue}-pages", threading.Semaphore(0)
     worked: list[tuple[str, bytes]] = []
 
@@ -124,9 +122,7 @@ def test_a_group_waits_for_the_children_of_its_first_job(endpoint: str, queue: s
     assert order == ["a", "a.2", "a.1", "b"]
 
 
-def test_once_a_child_is_a_dead_letter_so_is_the_job_and_whoever_waits_for_it_hears_why(
-    endpoint: str, queue: str
-) -> None:
+def test_once_a_child_is_dead_so_is_the_job_and_who_waits_hears_why(endpoint: str, queue: str) -> None:
     pages = f"{queue}-pages"
 
     def draw(job: Job) -> None:
@@ -145,9 +141,7 @@ def test_once_a_child_is_a_dead_letter_so_is_the_job_and_whoever_waits_for_it_he
         assert "book.2" in client.show(queue, "book")["errors"][-1]["reason"]
 
 
-def test_a_child_whose_time_is_over_is_a_dead_letter_also_where_others_are_removed(
-    endpoint: str, queue: str
-) -> None:
+def test_an_expired_child_is_a_dead_letter_where_others_are_removed(endpoint: str, queue: str) -> None:
     with (
         working(endpoint, {queue: lambda _job: FanOut(Forward(f"{queue}-none", ttl=0.05))}),
         Producer(endpoint=endpoint) as producer,
@@ -168,9 +162,7 @@ def test_a_rep_worker_fans_out(broker: BrokerUnderTest, endpoint: str, queue: st
     assert sorted(done) == [b"1", b"2"]
 
 
-def test_a_child_whose_id_is_taken_gives_the_job_back_with_that_as_its_reason(
-    endpoint: str, queue: str
-) -> None:
+def test_a_child_whose_id_is_taken_gives_the_job_back_and_says_so(endpoint: str, queue: str) -> None:
     pages = f"{queue}-pages"
     with Producer(endpoint=endpoint) as producer, Client(endpoint=endpoint) as client:
         producer.push(pages, b"its own", id="a.2", delay=1000).wait(SECONDS)
@@ -181,9 +173,7 @@ def test_a_child_whose_id_is_taken_gives_the_job_back_with_that_as_its_reason(
         assert [page.id for page in client.jobs.list(pages)] == []
 
 
-def test_a_fan_out_that_no_transaction_takes_gives_the_job_back_with_that_as_its_reason(
-    endpoint: str, queue: str
-) -> None:
+def test_a_fan_out_that_no_transaction_takes_gives_the_job_back(endpoint: str, queue: str) -> None:
     # Given: children in too many queues; and some that inherit more bytes than a small MongoDB takes at once
     handlers: dict[str, Callable[[Job], Any]] = {
         queue: lambda _job: FanOut(*(Forward(f"{queue}-{number}", b"x") for number in range(101))),
@@ -399,9 +389,7 @@ def test_a_redriven_child_that_fails_again_ends_the_parent_that_waits_for_it(
     assert fail_parents(store, {child.parent: "no paper"}, LATER + 3) == {child.parent: []}
 
 
-def test_of_a_fan_out_into_a_queue_with_one_of_the_ids_nothing_is_there(
-    store: QueueStore, pages: QueueStore
-) -> None:
+def test_of_a_fan_out_where_one_id_is_taken_nothing_is_there(store: QueueStore, pages: QueueStore) -> None:
     pages.push([a_job("a.2")], NOW)
     store.push([a_job("a"), a_job("b")], NOW)
     parents = store.reserve(2, NOW, "worker", 1).jobs

@@ -63,9 +63,7 @@ def test_a_claim_on_an_empty_queue_is_empty(client: Client, queue: str) -> None:
         assert len(claim) == 0
 
 
-def test_one_claim_after_the_other_empties_a_queue(
-    broker: BrokerUnderTest, client: Client, queue: str
-) -> None:
+def test_one_claim_after_another_empties_a_queue(broker: BrokerUnderTest, client: Client, queue: str) -> None:
     ids = push(broker, queue, 50)
     seen: list[str] = []
     while claim := client.jobs.reserve(queue, 4):
@@ -85,9 +83,7 @@ def test_a_claim_waits_for_jobs_up_to_its_time(broker: BrokerUnderTest, client: 
         assert [job.id for job in claim] == ids
 
 
-def test_what_comes_after_the_claim_is_full_goes_to_others(
-    broker: BrokerUnderTest, client: Client, queue: str
-) -> None:
+def test_what_comes_after_a_full_claim_is_others(broker: BrokerUnderTest, client: Client, queue: str) -> None:
     push(broker, queue, 2)
     with client.jobs.reserve(queue, 1) as first, client.jobs.reserve(queue, 5) as second:
         assert (len(first), len(second)) == (1, 1)
@@ -114,9 +110,7 @@ def test_leaving_a_claim_gives_back_what_is_unsettled_and_counts_no_attempt(
     assert broker.dead_letter(queue)["reason"] == "no cat"
 
 
-def test_a_job_of_a_claim_commits_with_its_result(
-    broker: BrokerUnderTest, client: Client, queue: str
-) -> None:
+def test_a_job_of_a_claim_commits_a_result(broker: BrokerUnderTest, client: Client, queue: str) -> None:
     with Producer(endpoint=broker.doors["smq"]) as producer:
         reply = producer.submit(queue, b"2")
         with client.jobs.reserve(queue, 1, wait=SECONDS) as claim:
@@ -180,9 +174,7 @@ def test_a_claim_of_a_lost_connection_says_that_it_is_lost(mongo_uri: str, queue
                 claim.commit() if claim.unsettled else claim.jobs[1].commit()
 
 
-def test_a_queue_whose_claims_have_ended_can_be_deleted(
-    broker: BrokerUnderTest, client: Client, queue: str
-) -> None:
+def test_a_queue_of_ended_claims_can_be_deleted(broker: BrokerUnderTest, client: Client, queue: str) -> None:
     push(broker, queue, 1)
     with client.jobs.reserve(queue, 1) as claim:
         claim.commit()
@@ -328,9 +320,7 @@ def test_a_popping_worker_that_stops_works_off_what_has_come(broker: BrokerUnder
 # --------------------------------------------------------------------- extend
 
 
-def test_a_handler_that_extends_keeps_its_job_beyond_the_visibility_timeout(
-    broker: BrokerUnderTest, queue: str
-) -> None:
+def test_a_handler_that_extends_keeps_its_job_for_longer(broker: BrokerUnderTest, queue: str) -> None:
     # Given a job whose handler asks for more time, and then another one, which both run longer than they may
     before = broker.counter("timed_out")
     extended = threading.Event()

@@ -41,9 +41,7 @@ def test_where_the_first_has_no_attempt_left_a_claim_as_ever_follows(store: Queu
     assert stored(store, spent.id)["attempts"] == 1
 
 
-def test_one_without_an_attempt_left_is_not_handed_out_after_an_answer_that_was_lost(
-    store: QueueStore,
-) -> None:
+def test_one_without_an_attempt_left_is_not_handed_out_after_a_lost_one(store: QueueStore) -> None:
     spent = a_job(max_attempts=1)
     store.push([spent], NOW)
     held = {"state": "reserved", "owner": "me", "hold": 7, "reserved_at": date(NOW), "attempts": 2}

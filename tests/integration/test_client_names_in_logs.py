@@ -22,9 +22,7 @@ def broker(mongo_uri: str) -> Iterator[BrokerProcess]:
 
 
 @pytest.mark.parametrize(("name", "called"), [("mailer", "mailer"), (None, "python")])
-def test_a_worker_is_named_by_its_own_name_host_and_pid(
-    broker: BrokerProcess, name: str | None, called: str
-) -> None:
+def test_a_worker_is_named_by_name_host_and_pid(broker: BrokerProcess, name: str | None, called: str) -> None:
     endpoint, queue = broker.doors["smq"], f"named-{called}"
 
     def refuse(_job: Job) -> None:

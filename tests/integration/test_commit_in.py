@@ -56,9 +56,7 @@ def ends_at(jobs: OwnQueue, job_id: str, state: str) -> None:
     wait_until(lambda: jobs.state(job_id) == state, SECONDS, f"{job_id} {state}")
 
 
-def test_the_job_is_done_with_the_transaction_and_its_result_goes_to_who_waits(
-    jobs: OwnQueue, shop: Shop
-) -> None:
+def test_the_job_is_done_with_the_transaction_and_tells_who_waits(jobs: OwnQueue, shop: Shop) -> None:
     def handle(job: Job) -> None:
         with shop.mongo.start_session() as session:
             session.with_transaction(lambda session: shop.pay(job, session, b"receipt"))
@@ -217,9 +215,7 @@ def test_a_child_is_counted_at_its_parent_in_the_transaction(
     assert sorted(row["job"] for row in shop.paid.find()) == [f"c.1.{n}" for n in range(1, 7)]
 
 
-def test_an_async_handler_commits_in_a_session_of_its_own_client(
-    jobs: OwnQueue, shop: Shop, mongo_uri: str
-) -> None:
+def test_an_async_handler_commits_in_a_session_of_its_own(jobs: OwnQueue, shop: Shop, mongo_uri: str) -> None:
     async def run() -> None:
         ended = asyncio.Event()
 

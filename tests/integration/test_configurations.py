@@ -82,9 +82,7 @@ def test_settings_that_can_not_be_read_are_none(documents: Database[dict[str, An
     assert ConfigurationStore(documents).read(["digest of a"]) == {}
 
 
-def test_a_file_that_is_too_large_is_compared_with_none(
-    queues: Queues, documents: Database[dict[str, Any]]
-) -> None:
+def test_too_large_a_file_is_compared_with_none(queues: Queues, documents: Database[dict[str, Any]]) -> None:
     say(documents, "a", [json.dumps({"mail": {"topic": "x" * 3_000_000}})])
     say(documents, "b", ['{"mail": {"ttl": 60.0}}'])
     looking = Disagreements(queues, queues.context)
@@ -92,9 +90,7 @@ def test_a_file_that_is_too_large_is_compared_with_none(
     assert looking.found == []
 
 
-def test_many_differences_are_looked_at_in_short_turns(
-    queues: Queues, documents: Database[dict[str, Any]]
-) -> None:
+def test_many_differences_take_short_turns(queues: Queues, documents: Database[dict[str, Any]]) -> None:
     say(documents, "a", pieces(60.0))
     say(documents, "b", pieces(61.0))
     looking, turns, of = Disagreements(queues, queues.context), Turns(), queues.records.of

@@ -233,9 +233,7 @@ def test_queues_are_sorted_and_filtered_by_keyboard(dashboard: Dashboard, jobs: 
 
 
 @_full
-def test_back_leads_to_the_filter_order_tab_and_page_that_were_shown(
-    dashboard: Dashboard, jobs: OwnQueue
-) -> None:
+def test_back_leads_to_the_filter_order_tab_and_page_before(dashboard: Dashboard, jobs: OwnQueue) -> None:
     # Given: a tab of the queue's page that opens where jobs are, and its second page
     kill(jobs, *(f"job-{number:02}" for number in range(30)))
     page = dashboard.show(f"queues?contains={jobs.queue}")
@@ -266,9 +264,7 @@ def test_back_leads_to_the_filter_order_tab_and_page_that_were_shown(
 
 
 @_full
-def test_a_job_is_pushed_by_hand_and_the_queue_deleted_with_its_count(
-    dashboard: Dashboard, jobs: OwnQueue
-) -> None:
+def test_a_job_is_pushed_by_hand_and_the_queue_is_deleted(dashboard: Dashboard, jobs: OwnQueue) -> None:
     jobs.push()
     page = dashboard.show(f"queues/{jobs.queue}")
     dashboard.log_in()
@@ -376,9 +372,7 @@ def test_an_order_asks_for_a_login_then_whether_it_is_meant(dashboard: Dashboard
 
 
 @_full
-def test_dead_letters_are_redriven_and_deleted_with_their_count_before(
-    dashboard: Dashboard, jobs: OwnQueue
-) -> None:
+def test_dead_letters_are_redriven_and_deleted_with_a_count(dashboard: Dashboard, jobs: OwnQueue) -> None:
     kill(jobs, "a1", "a2", reason="no such address")
     kill(jobs, "d1", "d2", "d3", reason="disk full")
     page = dashboard.show(f"dead?queue={jobs.queue}")
@@ -400,9 +394,7 @@ def test_dead_letters_are_redriven_and_deleted_with_their_count_before(
 
 
 @_full
-def test_the_letters_of_one_error_are_counted_redriven_and_exported(
-    dashboard: Dashboard, jobs: OwnQueue
-) -> None:
+def test_letters_of_one_error_are_counted_redriven_and_exported(dashboard: Dashboard, jobs: OwnQueue) -> None:
     error = f"Lost_{re.sub('[^a-z0-9]', '_', jobs.queue)}"
     kill(jobs, "a", "b", reason=f"{error}: no such address")
     kill(jobs, "c", reason="disk full")
@@ -440,9 +432,7 @@ def test_the_letters_of_one_error_are_counted_redriven_and_exported(
 
 
 @_full
-def test_an_error_has_the_hosts_and_the_first_workers_at_which_it_occurs(
-    dashboard: Dashboard, jobs: OwnQueue
-) -> None:
+def test_an_error_has_the_hosts_and_first_workers_it_is_of(dashboard: Dashboard, jobs: OwnQueue) -> None:
     for name in ("w1", "w2", "w3", "w4"):
         kill(jobs, name, worker=name)
     page = dashboard.show("dead")
@@ -453,9 +443,7 @@ def test_an_error_has_the_hosts_and_the_first_workers_at_which_it_occurs(
 
 
 @_full
-def test_a_queue_whose_jobs_die_is_red_and_what_happened_names_it(
-    dashboard: Dashboard, jobs: OwnQueue
-) -> None:
+def test_a_queue_whose_jobs_die_is_red_and_its_cause_is_named(dashboard: Dashboard, jobs: OwnQueue) -> None:
     kill(jobs, "a", "b", "c", reason="no such address")
     # Then: in its own page
     page = dashboard.show(f"queues/{jobs.queue}")
@@ -508,9 +496,7 @@ def test_a_job_at_a_worker_is_stopped_from_its_page(dashboard: Dashboard, jobs: 
 
 
 @_full
-def test_a_running_job_shows_its_progress_live_with_what_happened_before(
-    dashboard: Dashboard, jobs: OwnQueue
-) -> None:
+def test_a_running_job_shows_progress_and_what_happened_before(dashboard: Dashboard, jobs: OwnQueue) -> None:
     # Given: a job that has failed once, in its second attempt
     jobs.push(
         b'{"to": ["ada", {"cc": null}]}', id="long", group="g-1", kind="mail", backoff="none", tenant="t-1"
@@ -553,9 +539,7 @@ def test_a_running_job_shows_its_progress_live_with_what_happened_before(
 
 
 @_full
-def test_a_dead_letter_is_retried_with_an_edit_and_a_job_changed_and_cloned(
-    dashboard: Dashboard, jobs: OwnQueue
-) -> None:
+def test_a_dead_letter_is_retried_edited_and_a_job_changed(dashboard: Dashboard, jobs: OwnQueue) -> None:
     jobs.push(b'{"to": "adda"}', id="typo", priority=7, group="g-1")
     with jobs.reserve(1) as claim:
         claim.jobs[0].reject("no such address")
@@ -590,9 +574,7 @@ def test_a_dead_letter_is_retried_with_an_edit_and_a_job_changed_and_cloned(
 
 
 @_full
-def test_a_job_is_found_from_any_page_by_its_id_or_by_what_is_in_it(
-    dashboard: Dashboard, jobs: OwnQueue
-) -> None:
+def test_a_job_is_found_from_any_page_by_id_or_by_its_words(dashboard: Dashboard, jobs: OwnQueue) -> None:
     # Given a job that waits, one that is done and forgotten, and more than a page shows
     name = jobs.queue
     jobs.push(b"dear ada", id=f"w-{name}", kind=f"k-{name}", delay=1000)
@@ -856,9 +838,7 @@ def test_a_login_that_ends_leads_back_to_the_form(closed: Dashboard) -> None:
 
 
 @_full
-def test_a_broker_that_goes_away_is_told_at_once_and_comes_back_by_itself(
-    browser: Browser, mongo_uri: str
-) -> None:
+def test_a_broker_that_goes_is_told_at_once_and_comes_back(browser: Browser, mongo_uri: str) -> None:
 
     config = {"broker": {"http": f"127.0.0.1:{free_port()}"}, "devices": []}
     with BrokerProcess(mongo_uri, "test_dashboard_away", config=config) as broker:

@@ -148,9 +148,7 @@ def test_of_several_in_one_push_the_first_has_the_id(store: QueueStore) -> None:
     assert everything(store).keys() == {"a", "b", "d"}
 
 
-def test_of_several_in_one_push_the_first_takes_over_and_each_hears_of_its_own_place(
-    store: QueueStore,
-) -> None:
+def test_of_several_in_one_push_the_first_takes_over_and_each_hears_its_place(store: QueueStore) -> None:
     store.push([one_of("old"), a_job("known"), one_of("kept", Dedupe("other", 99.0))], NOW)
     jobs = [one_of("x", Dedupe("other", 1.0)), one_of("a"), a_job("known"), one_of("b"), one_of("old")]
     answer = store.push(jobs, NOW + WINDOW)

@@ -134,9 +134,7 @@ def test_a_job_that_has_ended_is_remembered_until_its_window_is_over(
         assert push_once(here, queue, "d")[1] == second
 
 
-def test_a_duplicate_request_is_answered_with_the_first_ones_id(
-    brokers: list[BrokerProcess], queue: str
-) -> None:
+def test_a_duplicate_is_answered_with_the_first_ones_id(brokers: list[BrokerProcess], queue: str) -> None:
     [first] = ask(brokers[0], queue, b"work", dedupe_id="d", reply="accepted")
     waiting = ask(brokers[1], queue, b"work", dedupe_id="d")
     accepted = ask(brokers[1], queue, b"work", dedupe_id="d", reply="accepted", id="mine")
@@ -147,9 +145,7 @@ def test_a_duplicate_request_is_answered_with_the_first_ones_id(
         assert first.decode() in told["message"]
 
 
-def test_a_request_repeated_with_its_id_is_no_duplicate_of_itself(
-    brokers: list[BrokerProcess], queue: str
-) -> None:
+def test_a_request_repeated_with_its_id_is_no_duplicate(brokers: list[BrokerProcess], queue: str) -> None:
     for broker in brokers:
         assert ask(broker, queue, b"work", id="mine", dedupe_id="d", reply="accepted") == [b"mine"]
 

@@ -34,9 +34,7 @@ def test_run_reads_a_configuration_of_the_folder_in_which_it_is_called(tmp_path:
 
 
 @pytest.mark.parametrize("broken", [0, 1], ids=["types are right", "types are wrong"])
-def test_what_has_failed_stands_last_behind_what_was_checked_beside_the_tests(
-    tmp_path: Path, broken: int
-) -> None:
+def test_failures_stand_last_behind_what_was_checked_beside_the_tests(tmp_path: Path, broken: int) -> None:
     # Given a checkout whose checks and tests are played
     checkout = tmp_path / "checkout"
     environ = set_up_tests(checkout, broken)

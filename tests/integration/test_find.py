@@ -210,9 +210,7 @@ def test_a_search_that_makes_no_sense_is_refused(broker: Broker, options: dict[s
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
 @pytest.mark.parametrize("states", [(), ("ready",), ("reserved",), ("ready", "dead")])
-def test_slices_together_look_at_each_job_once(
-    documents: Documents, size: int, states: tuple[str, ...]
-) -> None:
+def test_slices_look_at_each_job_once(documents: Documents, size: int, states: tuple[str, ...]) -> None:
     # Given ready jobs of equal order but their numbers, others of equal priority, and reserved ones
     jobs = [a_job(priority=n % 2, eligible_at=NOW - n % 3) for n in range(11)]
     jobs += [a_job(owner="other", hold=1) for _ in range(5)]
@@ -384,9 +382,7 @@ def test_one_principal_searches_once_at_a_time_all_twice_and_few_wait(
 
 
 @pytest.mark.parametrize(("reads", "to"), [(("mail", "news"), "news"), (("mail",), None)])
-def test_the_queue_of_a_forwarded_job_is_named_to_those_who_may_read_it(
-    reads: tuple[str, ...], to: str | None
-) -> None:
+def test_a_forwarded_jobs_queue_is_named_to_those_who_read_it(reads: tuple[str, ...], to: str | None) -> None:
     end = EndRow(id="a", end="forwarded", at=NOW, to="news")
     assert [row.to for row in visible.ends(may(*reads), [end])] == [to]
 

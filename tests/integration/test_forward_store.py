@@ -39,9 +39,7 @@ def onward(
     return ForwardEntry(job, to, on, frozenset(said), "worker", LATER, kept_until)
 
 
-def test_a_job_is_there_and_no_longer_here_with_all_that_was_not_said_anew(
-    store: QueueStore, other: QueueStore
-) -> None:
+def test_a_job_is_there_and_no_longer_here_with_all_it_had(store: QueueStore, other: QueueStore) -> None:
     (job,) = reserved(
         store, a_job("a", b"cat", headers={"colour": "red"}, priority=3, max_attempts=7, expires_at=NOW + 60)
     )
@@ -64,9 +62,7 @@ def test_what_the_worker_says_anew_holds_and_the_queues_own_settings_for_the_res
     assert there.max_attempts == 9
 
 
-def test_its_failures_and_the_queues_that_it_came_through_are_told(
-    store: QueueStore, other: QueueStore
-) -> None:
+def test_its_failures_and_the_queues_it_came_through_are_told(store: QueueStore, other: QueueStore) -> None:
     (job,) = reserved(store, a_job("a"))
     store.roll_back([RolledBack(job, "no time", "first")], LATER)
     (job,) = store.reserve(1, LATER, "worker", 2).jobs
@@ -92,9 +88,7 @@ def test_many_go_to_several_queues_at_once_in_their_order(
         assert [job.id for job in claimed] == [job.id for job in jobs[at::2]]
 
 
-def test_an_id_that_is_there_already_keeps_only_its_own_job_here(
-    store: QueueStore, other: QueueStore
-) -> None:
+def test_an_id_there_already_keeps_only_its_own_job_here(store: QueueStore, other: QueueStore) -> None:
     first, second = reserved(store, a_job("a"), a_job("b"))
     other.push([a_job("a", b"its own")], NOW)
     problems = forward(store, [onward(job, other) for job in (first, second)], LATER)
@@ -159,9 +153,7 @@ def test_a_repetition_after_a_lost_reply_finds_what_has_gone_on(store: QueueStor
     assert {type(problem) for problem in problems.values()} == {UncertainError}
 
 
-def test_what_somebody_waits_for_leaves_a_trace_and_its_dedupe_id(
-    store: QueueStore, other: QueueStore
-) -> None:
+def test_what_one_waits_for_leaves_a_trace_and_its_dedupe_id(store: QueueStore, other: QueueStore) -> None:
     (job,) = reserved(store, a_job("a", remember=60.0))
     assert forward(store, [onward(job, other, kept_until=LATER + 60)], LATER) == {}
     assert forward(store, [onward(job, other, kept_until=LATER + 60)], LATER) == {}
@@ -192,9 +184,7 @@ def test_a_job_may_go_on_in_its_own_queue_and_its_history_is_bounded(store: Queu
     assert len(stored(store, "a")["passed"]) == PASSED_KEPT
 
 
-def test_what_can_not_be_read_stays_and_costs_the_others_nothing(
-    store: QueueStore, other: QueueStore
-) -> None:
+def test_what_can_not_be_read_stays_and_costs_others_nothing(store: QueueStore, other: QueueStore) -> None:
     first, second = reserved(store, a_job("a"), a_job("b"))
     store.jobs.update_one({"_id": "a"}, {"$set": {"payload": "text"}})
     problems = forward(store, [onward(job, other) for job in (first, second)], LATER)

@@ -87,9 +87,7 @@ def test_a_worker_chooses_where_a_job_goes_on_and_with_which_options(
                 claim.commit()
 
 
-def test_a_claimed_job_goes_on_and_one_that_can_not_is_told_why_and_given_back(
-    endpoint: str, queue: str
-) -> None:
+def test_a_claimed_job_goes_on_and_one_that_can_not_comes_back(endpoint: str, queue: str) -> None:
     other = f"{queue}-other"
     with Producer(endpoint=endpoint) as producer, Client(endpoint=endpoint) as client:
         for name in ("a", "b"):

@@ -51,9 +51,7 @@ def test_a_job_of_three_frames_has_headers(broker: BrokerUnderTest) -> None:
 
 
 @pytest.mark.parametrize("rest", [[b"work"], [b"", b"work"], [b"{}", b"work"]])
-def test_an_empty_queue_frame_means_the_queue_of_the_device(
-    broker: BrokerUnderTest, rest: list[bytes]
-) -> None:
+def test_an_empty_queue_frame_means_the_devices_queue(broker: BrokerUnderTest, rest: list[bytes]) -> None:
     doors = broker.take("pop")
     worker = broker.socket(zmq.PULL, doors.back)
     broker.push(doors.front, b"", *rest)
@@ -132,9 +130,7 @@ def _at_rfc3339_zulu(when: float) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("headers", [_after_delay, _at_unix_seconds, _at_rfc3339, _at_rfc3339_zulu])
-def test_a_delayed_job_is_delivered_when_it_is_due_and_not_before(
-    broker: BrokerUnderTest, headers: Any
-) -> None:
+def test_a_delayed_job_is_delivered_when_due_and_not_before(broker: BrokerUnderTest, headers: Any) -> None:
     doors = broker.take("pop")
     worker = broker.socket(zmq.PULL, doors.back)
     due = time.time() + 0.6
@@ -177,9 +173,7 @@ def test_visibility_timeout_of_a_job_gives_it_to_another_worker(broker: BrokerUn
     broker.await_count(doors.queue, "reserved", 0)
 
 
-def test_what_a_push_sends_and_cannot_be_read_is_a_dead_letter_with_its_reason(
-    broker: BrokerUnderTest,
-) -> None:
+def test_what_a_push_sends_unreadable_is_a_dead_letter_with_its_reason(broker: BrokerUnderTest) -> None:
     doors = broker.take("pop")
     broker.push(doors.front, b"", b'{"priorty": 1}', b"the payload")
     letter = broker.dead_letter(doors.queue)

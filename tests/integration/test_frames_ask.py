@@ -48,9 +48,7 @@ def test_a_request_is_answered_with_the_result_of_its_worker(broker: BrokerUnder
 
 
 @pytest.mark.parametrize("headers", [None, b"", b'{"priority": 3}'])
-def test_a_request_may_name_a_queue_and_is_answered_by_its_workers(
-    broker: BrokerUnderTest, headers: bytes | None
-) -> None:
+def test_a_request_may_name_the_queue_that_answers(broker: BrokerUnderTest, headers: bytes | None) -> None:
     doors, other = broker.take("ask"), broker.take("ask")
     asker, worker = broker.socket(zmq.REQ, doors.front), broker.socket(zmq.REP, other.back)
     between = [] if headers is None else [headers]
@@ -173,9 +171,7 @@ def test_an_envelope_of_several_frames_comes_back_unchanged(broker: BrokerUnderT
 
 
 @pytest.mark.parametrize("envelope", [[b"x" * 65_537], [b"hop"] * 256], ids=["bytes", "frames"])
-def test_an_envelope_that_is_too_large_to_be_kept_is_refused(
-    broker: BrokerUnderTest, envelope: list[bytes]
-) -> None:
+def test_too_large_an_envelope_is_refused(broker: BrokerUnderTest, envelope: list[bytes]) -> None:
     doors = broker.take("ask")
     dealer = broker.socket(zmq.DEALER, doors.front)
     dealer.send_multipart([*envelope, b"", doors.queue.encode(), b"work"])

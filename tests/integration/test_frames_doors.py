@@ -93,9 +93,7 @@ def test_an_answer_goes_back_through_the_door_where_it_was_asked_for(broker: Bro
     assert [receive(asker) for asker in askers] == [[b"result of 0"], [b"result of 1"]]
 
 
-def test_a_streamer_whose_doors_connect_serves_producers_and_workers_that_bind(
-    broker: BrokerUnderTest,
-) -> None:
+def test_a_streamer_whose_doors_connect_serves_those_that_bind(broker: BrokerUnderTest) -> None:
     commits = broker.socket(zmq.PUSH, COMMITS, bind=True)
     worker = broker.socket(zmq.PULL, WORKER, bind=True)
     producer = broker.socket(zmq.PUSH, PRODUCER, bind=True)

@@ -54,9 +54,7 @@ def test_with_the_full_envelope_it_gets_id_and_headers(broker: BrokerUnderTest) 
     wait_until(lambda: not broker.counts(doors.queue), what="its commit")
 
 
-def test_one_that_has_no_room_has_few_on_the_way_to_it_and_others_get_the_rest(
-    broker: BrokerUnderTest,
-) -> None:
+def test_one_without_room_has_few_on_the_way_and_others_get_the_rest(broker: BrokerUnderTest) -> None:
     doors = broker.take("received")
     with pull_peer(doors.back) as full:
         broker.push(doors.front, b"first")
@@ -69,9 +67,7 @@ def test_one_that_has_no_room_has_few_on_the_way_to_it_and_others_get_the_rest(
         assert full.payloads == [b"first"]
 
 
-def test_what_has_not_arrived_when_a_connection_ends_goes_to_others_and_no_attempt_is_charged(
-    broker: BrokerUnderTest,
-) -> None:
+def test_what_has_not_arrived_at_an_end_goes_to_others_uncharged(broker: BrokerUnderTest) -> None:
     doors = broker.take("received")
     with pull_peer(doors.back) as worker:
         broker.push(doors.front, b"", b'{"max_attempts": 1}', b"job")
@@ -85,9 +81,7 @@ def test_what_has_not_arrived_when_a_connection_ends_goes_to_others_and_no_attem
         wait_until(lambda: not broker.counts(doors.queue), what="its commit")
 
 
-def test_a_job_that_is_too_long_for_its_workers_ends_dead_and_the_others_are_worked_on(
-    broker: BrokerUnderTest,
-) -> None:
+def test_a_job_too_long_for_its_workers_ends_dead_and_others_go_on(broker: BrokerUnderTest) -> None:
     doors = broker.take("received")
     jobs = [b"%d" % number for number in range(20)]
     for job in [*jobs[:10], bytes(1000), *jobs[10:]]:
@@ -129,9 +123,7 @@ def test_what_lies_on_the_way_for_its_visibility_timeout_goes_to_others_and_no_a
     assert (job["attempts"], "suspect" in job, "errors" in job) == (1, False, False)
 
 
-def test_one_that_takes_nothing_for_twice_the_visibility_timeout_is_hung_up_on(
-    broker: BrokerUnderTest,
-) -> None:
+def test_one_that_takes_nothing_for_two_visibility_timeouts_is_hung_up_on(broker: BrokerUnderTest) -> None:
     doors = broker.take("received")
     hung_up = broker.counter("workers_hung_up")
     with pull_peer(doors.back) as stuck:

@@ -49,9 +49,7 @@ def test_a_rep_worker_commits(broker: BrokerUnderTest, verdict: list[bytes], res
 
 
 @pytest.mark.parametrize("verdict", [[b"ROLLBACK"], [b"ROLLBACK", b""], [b"ROLLBACK", b"", b"0"]])
-def test_a_rep_worker_rolls_back_and_the_job_comes_again(
-    broker: BrokerUnderTest, verdict: list[bytes]
-) -> None:
+def test_a_rep_worker_rolls_back_and_a_job_comes_again(broker: BrokerUnderTest, verdict: list[bytes]) -> None:
     doors = broker.take("ask")
     asker, worker = broker.socket(zmq.REQ, doors.front), broker.socket(zmq.REP, doors.back)
     asker.send(b"work")
@@ -142,9 +140,7 @@ def _say(worker: socket.socket, *frames: bytes) -> None:
     worker.sendall(b"".join(bytes((flag, len(part))) + part for flag, part in parts))
 
 
-def test_an_answer_that_comes_over_the_next_connection_is_for_the_job_that_it_names(
-    broker: BrokerUnderTest,
-) -> None:
+def test_an_answer_over_the_next_connection_is_for_its_job(broker: BrokerUnderTest) -> None:
     # Given a worker whose connection ended while it had a job, and which has another one on the next. libzmq
     # sends its answer to the first on that
     doors, late = broker.take("ask"), broker.counter("late_verdicts")

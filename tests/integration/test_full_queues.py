@@ -71,9 +71,7 @@ def work_off(broker: BrokerUnderTest, queue: str, jobs: int) -> set[bytes]:
 # ------------------------------------------------------------------------ refused
 
 
-def test_the_library_hears_which_of_its_jobs_had_no_room(
-    broker: BrokerUnderTest, names: dict[str, str]
-) -> None:
+def test_the_library_hears_which_jobs_had_no_room(broker: BrokerUnderTest, names: dict[str, str]) -> None:
     queue, before = names["refuses"], broker.ask_counters()["counters"]
     with Producer(endpoint=broker.doors["smq"]) as producer:
         producer.push(queue, b"first").wait(TIMEOUT)
@@ -91,9 +89,7 @@ def test_the_library_hears_which_of_its_jobs_had_no_room(
     assert after["queue_full"] > before.get("queue_full", 0)
 
 
-def test_there_is_room_again_when_a_worker_has_taken_some(
-    broker: BrokerUnderTest, names: dict[str, str]
-) -> None:
+def test_there_is_room_again_when_a_worker_takes_some(broker: BrokerUnderTest, names: dict[str, str]) -> None:
     queue = names["refuses"]
     with Producer(endpoint=broker.doors["smq"]) as producer:
         for _ in range(3):
@@ -129,9 +125,7 @@ def test_large_jobs_fill_a_queue_by_their_bytes(broker: BrokerUnderTest, names: 
         producer.push(queue, bytes(10_000)).wait(TIMEOUT)
 
 
-def test_what_is_counted_at_the_start_fills_a_queue_too(
-    broker: BrokerUnderTest, names: dict[str, str]
-) -> None:
+def test_what_is_counted_at_the_start_fills_a_queue(broker: BrokerUnderTest, names: dict[str, str]) -> None:
     queue = names["refuses"]
     with Producer(endpoint=broker.doors["smq"]) as producer:
         for _ in range(MOST):
@@ -142,9 +136,7 @@ def test_what_is_counted_at_the_start_fills_a_queue_too(
         producer.push(queue, b"no").wait(TIMEOUT)
 
 
-def test_there_is_room_again_when_an_order_has_made_it(
-    broker: BrokerUnderTest, names: dict[str, str]
-) -> None:
+def test_there_is_room_again_when_an_order_makes_it(broker: BrokerUnderTest, names: dict[str, str]) -> None:
     queue = names["refuses"]
     with Producer(endpoint=broker.doors["smq"]) as producer:
         # Given a full queue, of which the broker has counted all that happened
@@ -197,9 +189,7 @@ def test_the_library_waits_where_the_queue_says_so(broker: BrokerUnderTest, name
             receipt.wait(TIMEOUT)
 
 
-def test_a_clean_stop_takes_in_what_lies_in_the_sockets(
-    broker: BrokerUnderTest, names: dict[str, str]
-) -> None:
+def test_a_clean_stop_takes_in_what_is_in_the_sockets(broker: BrokerUnderTest, names: dict[str, str]) -> None:
     door, queue, jobs = broker.process.devices[1]["frontend"][0], names["flooded"], 3000
     flood = broker.socket(zmq.PUSH, door, sndhwm=jobs + 1, linger=TIMEOUT_MS)
     for number in range(jobs):

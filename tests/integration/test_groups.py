@@ -301,9 +301,7 @@ def test_what_waits_can_be_counted_seen_and_purged(
     assert everything(line).keys() == {"a"}
 
 
-def test_what_waits_is_leafed_through_group_by_group(
-    line: QueueStore, documents: Database[dict[str, Any]]
-) -> None:
+def test_what_waits_is_leafed_through_by_group(line: QueueStore, documents: Database[dict[str, Any]]) -> None:
     lined_up(line, "y", "z", group="f")
     lined_up(line, "d")
     listing, after, seen = Listing(documents), None, list[str]()

@@ -225,9 +225,7 @@ def test_the_largest_backlog_of_each_minute_is_kept(store: HistoryStore) -> None
     assert store.days(MAIL, DAY, DAY)[DAY]["ready"] == 5
 
 
-def test_nothing_is_written_for_a_queue_in_which_nothing_happens(
-    rig: HistoryRig, documents: Database[dict[str, Any]]
-) -> None:
+def test_nothing_is_written_for_an_idle_queue(rig: HistoryRig, documents: Database[dict[str, Any]]) -> None:
     rig.later(3 * FLUSH)
     assert documents["history"].count_documents({}) == 0
 
@@ -265,9 +263,7 @@ def test_tomorrows_document_is_made_ahead_by_a_share_of_todays_writes(
     assert rig.total("day", f"{DAY + timedelta(days=1):%Y-%m-%d}") == {"pushed": 2}
 
 
-def test_at_the_end_of_a_day_it_is_made_whatever_chance_has(
-    rig: HistoryRig, documents: Database[dict[str, Any]]
-) -> None:
+def test_at_the_end_of_a_day_it_is_made_anyway(rig: HistoryRig, documents: Database[dict[str, Any]]) -> None:
     rig.chance.value = 0.999
     rig.clock.time = DAY.replace(tzinfo=UTC).timestamp() + 86400 - 30
     rig.count()
@@ -311,9 +307,7 @@ def test_a_day_is_removed_in_time(store: HistoryStore, documents: Database[dict[
     )
 
 
-def test_months_are_made_wherever_a_history_lies(
-    rig: HistoryRig, documents: Database[dict[str, Any]]
-) -> None:
+def test_months_are_made_where_a_history_lies(rig: HistoryRig, documents: Database[dict[str, Any]]) -> None:
     """That of brokers and devices lies in the broker's own database, whether or not a queue does."""
     # Given: what is counted is two days old
     rig.count()

@@ -275,9 +275,7 @@ def test_the_token_is_in_no_answer_and_in_no_log(web: Web, jobs: OwnQueue) -> No
     assert json.dumps(web.get(f"{V1}/overview").json["actions"]) == "true"
 
 
-def test_a_schedule_is_shown_with_its_next_and_its_latest_runs(
-    order: Order, web: Web, jobs: OwnQueue
-) -> None:
+def test_a_schedule_is_shown_with_its_next_and_latest_runs(order: Order, web: Web, jobs: OwnQueue) -> None:
     name = f"nightly-{jobs.queue}"
     said = {"queue": jobs.queue, "payload": "all", "cron": "0 3 * * *", "timezone": "UTC"}
     order("/schedules/{name}/add", said, name=name)

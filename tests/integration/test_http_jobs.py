@@ -89,9 +89,7 @@ def test_delayed_jobs_too(told: Told, jobs: OwnQueue) -> None:
     assert [job_id for page in pages for job_id in page] == jobs.ids("scheduled")
 
 
-def test_the_next_page_leaves_nothing_out_when_jobs_of_the_last_one_have_gone(
-    told: Told, jobs: OwnQueue
-) -> None:
+def test_the_next_page_leaves_none_out_when_jobs_of_the_last_have_gone(told: Told, jobs: OwnQueue) -> None:
     for number in range(6):
         jobs.push(id=f"j{number}")
     first = told("/queues/{queue}/jobs", jobs.queue, state="ready", limit=3)
@@ -138,9 +136,7 @@ def test_a_page_has_small_payloads_and_tells_how_large_the_others_are(told: Told
     assert ("payload" in large, large["payload_bytes"]) == (False, 1000)
 
 
-def test_jobs_are_found_by_the_beginning_of_their_ids_whatever_their_state(
-    told: Told, jobs: OwnQueue
-) -> None:
+def test_jobs_are_found_by_the_beginning_of_ids_whatever_their_state(told: Told, jobs: OwnQueue) -> None:
     jobs.push(id="order.1")
     kill_all(jobs, 1)
     jobs.push(id="order.2", delay=1000)
@@ -195,9 +191,7 @@ def test_dead_letters_are_chosen_by_reason_and_time_and_counted(told: Told, jobs
     ]  # fmt: skip
 
 
-def test_a_payload_is_cut_where_it_is_asked_for_and_can_be_had_whole(
-    web: Web, told: Told, jobs: OwnQueue
-) -> None:
+def test_a_payload_is_cut_where_asked_for_and_can_be_had_whole(web: Web, told: Told, jobs: OwnQueue) -> None:
     payload = bytes(range(256)) * 10
     jobs.push(payload, id="a b/c")
     path = f"{V1}/queues/{jobs.queue}/jobs/{quote('a b/c', safe='')}"
@@ -302,9 +296,7 @@ def test_curves_have_a_number_for_each_step(web: Web, jobs: OwnQueue) -> None:
 
 
 @pytest.mark.full
-def test_what_was_pushed_is_in_the_curves_of_the_queue_and_of_all(
-    web: Web, told: Told, jobs: OwnQueue
-) -> None:
+def test_what_was_pushed_is_in_the_curves_of_queue_and_all(web: Web, told: Told, jobs: OwnQueue) -> None:
     jobs.push()
     jobs.push(delay=1000)
 

@@ -223,9 +223,7 @@ def test_no_secret_that_is_sent_stands_in_the_log(web: Web, broker: BrokerProces
     ]
 
 
-def test_a_refusal_says_what_is_not_permitted_and_is_counted_and_logged(
-    web: Web, broker: BrokerProcess
-) -> None:
+def test_a_refusal_names_what_is_not_permitted_and_is_counted(web: Web, broker: BrokerProcess) -> None:
     answer = web.get(f"{V1}/queues/sms", **bearer("reader"))
     assert (answer.status, answer.json["code"]) == (403, "FORBIDDEN")
     assert "reader may not read sms" in answer.json["message"]

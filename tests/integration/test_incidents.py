@@ -129,9 +129,7 @@ def test_a_pause_and_its_end_are_told(rig: IncidentsRig) -> None:
     ]
 
 
-def test_what_several_brokers_have_noticed_is_told_as_one(
-    rig: IncidentsRig, documents: Database[dict[str, Any]]
-) -> None:
+def test_what_several_brokers_noticed_is_one(rig: IncidentsRig, documents: Database[dict[str, Any]]) -> None:
     other = IncidentsRig(documents, "b:2")
     for broker, count in ((rig, 3), (other, 4)):
         broker.later(FLUSH, step=FLUSH, timed_out=count)

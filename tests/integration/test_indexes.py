@@ -159,9 +159,7 @@ def broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
         yield broker
 
 
-def test_a_queue_made_again_without_indexes_goes_on_and_costs_no_other_queue_its_list(
-    broker: BrokerUnderTest,
-) -> None:
+def test_a_queue_made_again_without_indexes_goes_on_and_costs_no_other(broker: BrokerUnderTest) -> None:
     # Given two jobs with one dedupe_id that came in after the queue was removed
     queue, door = f"q{token_hex(4)}", broker.doors["smq"]
     jobs = broker.collection(queue)

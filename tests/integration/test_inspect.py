@@ -160,9 +160,7 @@ def test_a_peek_shows_the_jobs_in_the_order_in_which_they_go_out_and_takes_none(
     assert everything(store) == before
 
 
-def test_a_shown_job_has_all_that_is_stored_with_times_in_seconds(
-    store: QueueStore, inspector: Inspector
-) -> None:
+def test_a_shown_job_has_all_that_is_stored_in_seconds(store: QueueStore, inspector: Inspector) -> None:
     [job] = jobs = [a_job("a", b"x", headers={"k": [1]}, owner=ME, priority=3)]
     store.push(jobs, NOW)
     store.roll_back([RolledBack(job, "bad", "w", dead=True)], NOW + 1)
@@ -182,9 +180,7 @@ def test_a_shown_job_has_all_that_is_stored_with_times_in_seconds(
     ("state", "count"),
     [("ready", 3), ("scheduled", 2), ("waiting", 0), ("reserved", 4), ("done", 1), ("dead", 5)],
 )
-def test_every_state_can_be_looked_at(
-    crowd: QueueStore, inspector: Inspector, state: str, count: int
-) -> None:
+def test_each_state_can_be_looked_at(crowd: QueueStore, inspector: Inspector, state: str, count: int) -> None:
     shown = inspector.peek("mail", state, LIMIT, BYTES, NOW)
     assert [row["state"] for row in shown] == [state] * count
     assert state in SHOWN_STATES
@@ -229,9 +225,7 @@ def test_of_a_peek_at_beginnings_the_rest_of_long_payloads_and_results_does_not_
     assert 1000 < weight < 10_000
 
 
-def test_a_peek_shows_fewer_jobs_when_they_are_large_but_always_one(
-    store: QueueStore, inspector: Inspector
-) -> None:
+def test_a_peek_shows_fewer_large_jobs_but_always_one(store: QueueStore, inspector: Inspector) -> None:
     store.push([a_job(payload=b"x" * 1000) for _ in range(5)], NOW)
     assert len(inspector.peek("mail", "ready", LIMIT, 2500, NOW)) == 3
     assert len(inspector.peek("mail", "ready", LIMIT, 1, NOW)) == 1

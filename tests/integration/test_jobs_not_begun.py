@@ -102,9 +102,7 @@ def test_a_worker_that_is_cut_while_its_handler_hangs_takes_no_job_until_it_is_t
     assert sorted(stuck.seen) == [b"A", b"B", b"C", b"D"]
 
 
-def test_after_a_brokers_restart_a_job_does_not_wait_behind_its_own_void_run(
-    mongo_uri: str, database: str
-) -> None:
+def test_after_a_restart_no_job_waits_behind_its_own_void_run(mongo_uri: str, database: str) -> None:
     stuck = Hanging()
     done = threading.Event()
     with BrokerProcess(mongo_uri, database, config={"broker": {"lease": 2.0, "poll": 0.5}}) as broker:

@@ -140,9 +140,7 @@ def test_a_group_waits_until_the_second_delivery_has_ended(endpoint: str, queue:
     assert order == ["a first", "a joined", "b first"]
 
 
-def test_a_child_that_fails_makes_a_dead_letter_of_the_job_and_no_second_delivery(
-    endpoint: str, queue: str
-) -> None:
+def test_a_child_that_fails_makes_a_dead_letter_and_no_second_delivery(endpoint: str, queue: str) -> None:
     pages, joined = f"{queue}-pages", list[Job]()
 
     def book(job: Job) -> FanOut | None:
@@ -225,9 +223,7 @@ def test_results_that_have_no_room_are_named_by_their_ids(endpoint: str, queue: 
     ]
 
 
-def test_rep_workers_get_the_results_as_one_frame_more(
-    broker: BrokerUnderTest, endpoint: str, queue: str
-) -> None:
+def test_rep_workers_get_the_results_in_one_frame(broker: BrokerUnderTest, endpoint: str, queue: str) -> None:
     doors = broker.take("ask")
     asker, worker = broker.socket(zmq.REQ, doors.front), broker.socket(zmq.REP, doors.back)
     asker.send(b"work")

@@ -169,9 +169,7 @@ def test_the_library_has_them_as_they_are(jobs: OwnQueue) -> None:
     ],
     ids=repr,
 )
-def test_what_can_not_be_told_again_is_refused_with_what_may_be(
-    full: BrokerUnderTest, asked: str, own: Any
-) -> None:
+def test_what_can_not_be_told_again_is_refused_by_name(full: BrokerUnderTest, asked: str, own: Any) -> None:
     front = full.socket(zmq.REQ, asked)
     front.send_multipart([b"refused", msgpack.packb({"headers": own}), b"x"])
     word, about = receive(front)

@@ -261,9 +261,7 @@ class TestAtTheStore:
 
 @pytest.mark.full
 @pytest.mark.parametrize("door", ["library", "rep"])
-def test_the_bench_measures_a_broker_that_wants_keys(
-    keyed: KeyedBroker, sluicemq: Command, door: str
-) -> None:
+def test_the_bench_measures_brokers_that_want_keys(keyed: KeyedBroker, sluicemq: Command, door: str) -> None:
     ends = ["--frontend", keyed.process.doors["req"], "--backend", keyed.process.doors["rep"]]
     measured = sluicemq(
         *("bench", "both", "--jobs", "50", "--door", door, "--endpoint", keyed.endpoint, "--json"),

@@ -76,9 +76,7 @@ def test_a_dead_lease_is_removed_after_a_day(documents: Database[dict[str, Any]]
 # ---------------------------------------------------------------------- our own
 
 
-def test_an_owner_id_is_used_only_after_its_lease_is_written(
-    leases: LeaseStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_owner_id_is_used_once_its_lease_is(leases: LeaseStore, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = owners(leases)
     monkeypatch.setattr(leases, "begin", refused)
     with pytest.raises(UnavailableError):
@@ -275,9 +273,7 @@ def test_whether_a_lease_is_live_is_read_as_no_former_primary_can_answer(
     assert levels == ["linearizable"]
 
 
-def test_a_heartbeat_that_takes_long_holds_up_no_work(
-    leases: LeaseStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_heartbeat_holds_up_no_work(leases: LeaseStore, monkeypatch: pytest.MonkeyPatch) -> None:
     broker, held = a_broker(leases), Held()
     monkeypatch.setattr(leases, "beat", lambda owners, *_: held() or len(owners))
     beating = gevent.spawn(broker.beat)

@@ -74,9 +74,7 @@ def test_a_broker_that_is_silent_for_a_lease_is_declared_dead(
     assert watcher.live() == {watcher.current}
 
 
-def test_between_heartbeats_a_lease_is_looked_at_so_that_it_ends_when_it_should(
-    leases: LeaseStore, time: LeaseTime
-) -> None:
+def test_between_heartbeats_a_lease_is_looked_at_to_end_in_time(leases: LeaseStore, time: LeaseTime) -> None:
     # Given: a heartbeat that is seen at the next look, and not only at the watcher's next heartbeat
     watcher, silent = a_broker(leases, "watcher"), a_broker(leases, "silent")
     beats(time, watcher, silent)

@@ -148,9 +148,7 @@ def test_what_is_set_aside_is_a_dead_letter_that_says_why_and_is_counted(
 
 
 @pytest.mark.parametrize("errors", [None, 5, "text", {"at": 1}])
-def test_what_has_no_history_that_could_grow_is_set_aside_by_its_claim(
-    store: QueueStore, errors: Any
-) -> None:
+def test_what_has_no_history_to_grow_is_set_aside_by_its_claim(store: QueueStore, errors: Any) -> None:
     store.jobs.insert_one(strange(1, GONE, {"errors": errors}))
     store.push([a_job("good")], NOW)
     claim = store.reserve(10, NOW, ME)

@@ -59,7 +59,5 @@ def test_in_a_fair_queue_too_no_job_is_lost_or_done_twice(two_fair_brokers: type
 
 @pytest.mark.full
 @pytest.mark.timeout(3600)
-def test_in_a_fair_queue_too_no_job_is_lost_or_done_twice_for_long(
-    two_fair_brokers: type[TwoBrokers], times: int
-) -> None:
+def test_in_a_fair_queue_no_job_is_lost_or_done_twice(two_fair_brokers: type[TwoBrokers], times: int) -> None:
     check(two_fair_brokers, 50 * times, 50)

@@ -172,9 +172,7 @@ def test_what_somebody_may_ask_for_elsewhere_waits_a_while(
     assert stored(other, "asked")["headers"]["dead_letter"]["queue"] == "mail"
 
 
-def test_one_that_has_gone_on_is_shown_where_it_is_now_and_not_found_where_it_was(
-    client: Client, producer: Producer
-) -> None:
+def test_one_that_has_gone_on_is_shown_where_it_is_now(client: Client, producer: Producer) -> None:
     producer.push("risky", b"cup", id="a").wait(SECONDS)
     with client.jobs.reserve("risky", 1, SECONDS) as claim:
         claim.jobs[0].reject("it is broken")
@@ -260,9 +258,7 @@ class LettersRig:
         )
 
 
-def test_those_that_are_there_go_when_on_dead_is_set_also_once_more(
-    documents: Any, store: QueueStore
-) -> None:
+def test_those_there_go_when_on_dead_is_set_also_once_more(documents: Any, store: QueueStore) -> None:
     rig = LettersRig(documents, store, None)
     rig.broker.round()
     before = rig.moved
@@ -321,9 +317,7 @@ def test_one_of_which_its_parent_heard_only_long_after_it_died_goes_there_in_its
     broker.line.dead = True
 
 
-def test_a_letter_of_a_repeated_push_waits_until_its_done_copy_is_gone(
-    documents: Any, store: QueueStore
-) -> None:
+def test_a_letter_of_a_repeated_push_waits_for_its_done_copys_end(documents: Any, store: QueueStore) -> None:
     # Given: three letters have moved, their worker has done one, which is kept, and its push is repeated
     rig = LettersRig(documents, store, "letters")
     rig.broker.round()

@@ -221,9 +221,7 @@ def test_a_verb_without_needs_can_not_be_made() -> None:
 
 @pytest.mark.one_in(3, always=["PUSH"])
 @pytest.mark.parametrize("verb", [code for code in VERBS if code not in LISTS], ids=bytes.decode)
-def test_a_verb_is_forbidden_without_its_action_and_needs_no_other(
-    many: Many, filled: Many, verb: bytes
-) -> None:
+def test_a_verb_is_forbidden_without_its_action_and_needs_one(many: Many, filled: Many, verb: bytes) -> None:
     action = NEEDED[verb].action
     fields = SAID.get(verb, VERBS[verb].fields)
     many.permit(all_but(action))
@@ -453,9 +451,7 @@ def test_what_names_a_queue_in_its_content_is_asked_for_that(many: Many, eve: Sm
     assert {incident["queue"] for incident in of_victim} <= {"victim"}
 
 
-def test_a_subscription_is_taken_from_its_holder_by_those_who_manage_its_stream(
-    many: Many, eve: Smq, filled: Many
-) -> None:
+def test_a_subscription_is_taken_from_its_holder_by_its_managers(many: Many, eve: Smq, filled: Many) -> None:
     name = token_hex(6)
     held = many.operator.ask(wire.HOLD, "news", name, "update", {}).fields[0]
     many.permit("subscribe=news")
@@ -494,9 +490,7 @@ def test_what_proves_a_hold_is_the_session_that_has_it(many: Many, eve: Smq, fil
     assert subscription(many, name)["watermark"] == 1
 
 
-def test_a_hold_moves_a_watermark_that_is_there_only_for_who_may_seek(
-    many: Many, eve: Smq, filled: Many
-) -> None:
+def test_a_hold_moves_a_watermark_only_for_one_that_may_seek(many: Many, eve: Smq, filled: Many) -> None:
     name = token_hex(6)
     many.permit("subscribe=news")
 
@@ -521,9 +515,7 @@ def newest(many: Many) -> int:
     return int(many.operator.ask(wire.STREAM, "news").fields[0]["last"])
 
 
-def test_a_library_s_subscription_whose_connection_ended_meanwhile_works_on_nothing_twice(
-    many: Many, filled: Many
-) -> None:
+def test_a_librarys_subscription_whose_connection_ended_repeats_nothing(many: Many, filled: Many) -> None:
     name, inside, go_on = token_hex(6), Event(), Event()
     seen: list[int] = []
 
@@ -630,9 +622,7 @@ def reserved(many: Many, eve: Smq, queue: str) -> bytes:
 
 
 @pytest.mark.parametrize("kind", [wire.FORWARD, wire.FAN_OUT])
-def test_a_job_goes_on_into_queues_that_its_worker_may_push_to(
-    many: Many, eve: Smq, queue: str, kind: str
-) -> None:
+def test_a_job_goes_on_to_queues_its_worker_may_push_to(many: Many, eve: Smq, queue: str, kind: str) -> None:
     to = f"{queue}-next"
     many.permit(f"work={queue} create=*")
     receipt = reserved(many, eve, queue)
@@ -687,9 +677,7 @@ def test_a_verdict_at_a_commit_door_is_that_of_who_gives_it(many: Many, queue: s
 # --------------------------------------------------------------------- plain doors
 
 
-def test_a_forbidden_push_is_dropped_and_counted_and_those_around_it_are_stored(
-    many: Many, queue: str
-) -> None:
+def test_a_forbidden_push_is_dropped_and_those_around_it_are_stored(many: Many, queue: str) -> None:
     many.permit(f"push=mail,{queue}")
     producer = many.of(zmq.PUSH, many.device(0)["frontend"])
     before = {name: many.counter(name) for name in ("forbidden", "jobs_refused", "refused")}
@@ -824,9 +812,7 @@ def test_a_plain_worker_that_may_no_longer_work_gets_no_more_jobs(many: Many, nu
     many.operator.ask(wire.PURGE, queue, "ready")
 
 
-def test_a_session_that_may_no_longer_work_is_cut_and_its_job_goes_to_another(
-    many: Many, eve: Smq, queue: str
-) -> None:
+def test_a_session_that_may_work_no_longer_is_cut_and_its_job_moves(many: Many, eve: Smq, queue: str) -> None:
     many.permit(f"work={queue}")
     reserved(many, eve, queue)
     many.permit("none")
@@ -835,9 +821,7 @@ def test_a_session_that_may_no_longer_work_is_cut_and_its_job_goes_to_another(
     many.operator.ask(wire.BYE)
 
 
-def test_a_reader_that_waits_gets_nothing_that_it_may_no_longer_read(
-    many: Many, eve: Smq, queue: str
-) -> None:
+def test_a_waiting_reader_gets_nothing_that_it_may_no_longer_read(many: Many, eve: Smq, queue: str) -> None:
     many.operator.ask(wire.PUBLISH, queue, pack(b"t", b"1"), {})
     many.permit(f"subscribe={queue}")
     eve.plain.send_multipart(wire.encode(wire.READ, 77, queue, {"after": 1, "wait": 60.0}))
@@ -938,9 +922,7 @@ def test_a_subscriber_that_may_no_longer_subscribe_gets_nothing_more(many: Many)
 # -------------------------------------------------------------------------- whose job
 
 
-def test_each_way_in_gives_a_job_its_principal_and_its_tenant_whatever_it_says(
-    many: Many, eve: Smq, queue: str
-) -> None:
+def test_each_way_in_gives_a_job_its_principal_and_tenant_itself(many: Many, eve: Smq, queue: str) -> None:
     said = {"tenant": "another"}
     many.permit("all", tenant="acme")
 
@@ -968,9 +950,7 @@ def test_each_way_in_gives_a_job_its_principal_and_its_tenant_whatever_it_says(
     many.operator.ask(wire.SCHEDULE, "remove", {"name": queue})
 
 
-def test_a_job_that_goes_on_and_its_children_are_of_the_worker_s_principal_and_tenant(
-    many: Many, eve: Smq, queue: str
-) -> None:
+def test_a_job_that_goes_on_and_its_children_keep_their_principal(many: Many, eve: Smq, queue: str) -> None:
     many.permit("all", tenant="acme")
     many.push_one(queue, b"payload", "job", tenant="first")
     eve.ask(wire.READY, queue, 1)
@@ -987,9 +967,7 @@ def test_a_job_that_goes_on_and_its_children_are_of_the_worker_s_principal_and_t
     assert on["passed"][0]["queue"] == queue
 
 
-def test_a_job_keeps_its_tenant_when_a_worker_of_no_tenant_forwards_it(
-    many: Many, eve: Smq, queue: str
-) -> None:
+def test_a_job_keeps_its_tenant_when_one_of_none_forwards_it(many: Many, eve: Smq, queue: str) -> None:
     many.permit("all")
     many.push_one(queue, b"payload", "job", tenant="first")
     eve.ask(wire.READY, queue, 1)

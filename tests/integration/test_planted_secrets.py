@@ -164,9 +164,7 @@ def test_no_secret_is_written_or_said(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "broker.log" in " ".join(said)
 
 
-def test_no_secret_of_the_environment_or_a_flag_is_handed_on_by_a_broker_with_its_own_mongodb(
-    tmp_path: Path,
-) -> None:
+def test_no_secret_of_environment_or_flag_is_handed_on_by_a_broker_with_mongodb(tmp_path: Path) -> None:
     planted = Planted()
     with RedisServer(password=planted.new("password of Redis")) as redis:
         broker = BrokerProcess(

@@ -88,9 +88,7 @@ def test_a_probing_client_of_the_library_s_door_is_greeted(broker: BrokerUnderTe
 
 
 @pytest.mark.parametrize("kind", [zmq.DEALER, zmq.ROUTER])
-def test_a_probing_worker_has_not_answered_the_job_that_it_is_sent(
-    broker: BrokerUnderTest, kind: int
-) -> None:
+def test_a_probing_worker_has_not_answered_the_job_it_is_sent(broker: BrokerUnderTest, kind: int) -> None:
     doors = broker.take("ask")
     asker = broker.socket(zmq.REQ, doors.front)
     asker.send(b"question")

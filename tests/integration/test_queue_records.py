@@ -192,9 +192,7 @@ def test_while_older_brokers_may_be_there_all_is_read_and_nothing_is_left_that_t
     assert (reader.found(), reader.paused("b")) == ({"b": False}, set())
 
 
-def test_behind_an_upgrade_the_last_changes_of_older_brokers_are_found(
-    documents: Database[dict[str, Any]],
-) -> None:
+def test_after_an_upgrade_late_changes_of_old_brokers_are_found(documents: Database[dict[str, Any]]) -> None:
     reader, queues = Reader(documents, schema=2), documents["queues"]
     reader.store.change("a", pausing("intake"), NOW)
     reader.found()
@@ -209,9 +207,7 @@ def test_behind_an_upgrade_the_last_changes_of_older_brokers_are_found(
     assert (reader.found(), reader.paused("b")) == ({}, {"intake"})
 
 
-def test_while_mongodb_is_away_what_was_known_holds_on(
-    reader: Reader, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_while_mongodb_is_away_what_was_known_holds(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     reader.store.change("a", pausing("intake"), NOW)
     reader.found()
 

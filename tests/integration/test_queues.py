@@ -69,9 +69,7 @@ def test_who_waits_for_a_job_of_a_removed_queue_is_told_and_nothing_of_it_is_hel
     assert list(queues) == []
 
 
-def test_a_job_that_came_while_its_queue_was_removed_is_held_until_its_worker_has_settled_it(
-    queues: Queues,
-) -> None:
+def test_a_job_that_came_during_the_removal_is_held_until_it_is_settled(queues: Queues) -> None:
     # Given: it was stored after the collection was removed, and before that was known here
     queue, worker, told, deadline = queues.open("mail"), FakeWorker(1), list[Any](), Deadline()
     queue.attach(worker)
@@ -200,9 +198,7 @@ def test_an_insert_that_lands_after_the_removal_has_its_indexes_at_once(queues: 
     assert queue.store.find(["a"]).keys() == {"a"}
 
 
-def test_a_queue_whose_deletion_has_failed_is_looked_at_as_ever(
-    queues: Queues, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_queue_not_deleted_is_looked_at_as_ever(queues: Queues, monkeypatch: pytest.MonkeyPatch) -> None:
     # Given somebody who waits for one of its jobs
     queue, told = queues.open("mail"), list[Any]()
     queue.results.wait("a", told.append)
@@ -396,9 +392,7 @@ def test_a_lease_lies_in_all_databases_with_queues_and_has_a_client_of_its_own()
 # ------------------------------------------------------------------ made by accident
 
 
-def test_all_who_ask_for_unknown_queues_at_once_share_a_look(
-    queues: Queues, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_who_ask_for_unknown_queues_share_a_look(queues: Queues, monkeypatch: pytest.MonkeyPatch) -> None:
     looks, names = list[str](), Inspector.names
 
     def counted(inspector: Inspector) -> list[str]:
@@ -426,9 +420,7 @@ def test_one_peer_makes_so_many_queues_at_once_and_leaves_some_to_others(queues:
     assert queues.for_push("wanted", by="the operator", caller=ANYBODY).name == "wanted"
 
 
-def test_a_tenth_of_all_queues_is_left_to_the_library(
-    queues: Queues, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tenth_of_all_queues_is_the_librarys(queues: Queues, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queues, "config", config := replace(queues.config, broker=FEW_QUEUES))
     assert config.broker.max_queues == 20
     make_many(queues, 18)

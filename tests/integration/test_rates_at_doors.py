@@ -264,9 +264,7 @@ def test_large_messages_of_a_principal_in_debt_take_no_memory_and_come_later(
 
 
 @pytest.mark.parametrize("way", VERDICTS)
-def test_verdicts_of_a_principal_beyond_its_rate_are_carried_out_and_paid_for(
-    limited: Limited, way: str
-) -> None:
+def test_verdicts_of_a_principal_beyond_its_rate_are_paid_for(limited: Limited, way: str) -> None:
     # Given a worker of a principal that may send next to nothing
     name = f"slow-{token_hex(4)}"
     limited.user("add", name=name, password=OTHERS, permissions="all", limits={"max_rate": 0.001})

@@ -185,9 +185,7 @@ def test_the_example_of_tasks_prints_what_it_says(broker: BrokerProcess) -> None
         ("moved from arq", ["['/a by session 1', '/b by session 1']"]),
     ],
 )
-def test_a_module_that_was_moved_from_another_queue_runs(
-    broker: BrokerProcess, name: str, printed: list[str]
-) -> None:
+def test_a_module_moved_from_another_queue_runs(broker: BrokerProcess, name: str, printed: list[str]) -> None:
     where = {"SLUICEMQ_ENDPOINT": broker.doors["smq"]}
     output, _ = program(broker, name, where).communicate(timeout=60)
     assert output.splitlines() == printed
@@ -201,9 +199,7 @@ def test_a_module_that_was_moved_from_another_queue_runs(
         ("asyncio claim", ["1"]),
     ],
 )
-def test_the_examples_of_asyncio_print_what_they_say(
-    broker: BrokerProcess, name: str, printed: list[str]
-) -> None:
+def test_the_examples_of_asyncio_print_that(broker: BrokerProcess, name: str, printed: list[str]) -> None:
     where = {"SLUICEMQ_ENDPOINT": broker.doors["smq"]}
     output, _ = program(broker, name, where).communicate(timeout=60)
     assert output.splitlines() == printed
@@ -336,9 +332,7 @@ def test_the_examples_of_req_and_rep_answer_each_other(broker: BrokerProcess, cl
             producer.call("default", b"", timeout=60, max_attempts=1)
 
 
-def test_the_example_of_a_dealer_hears_all_answers_by_their_number(
-    broker: BrokerProcess, client: Client
-) -> None:
+def test_the_dealer_example_hears_all_answers_by_their_number(broker: BrokerProcess, client: Client) -> None:
     with running(broker, client, "quick start: worker"):
         output, _ = program(broker, "frames: dealer").communicate(timeout=60)
     assert output.splitlines() == [f"b'{number}' b'done'" for number in range(3)]
@@ -354,9 +348,7 @@ def test_the_example_of_a_dealer_shows_a_rejection_too(broker: BrokerProcess, cl
     ]
 
 
-def test_the_example_of_a_plain_socket_with_keys_gets_in(
-    mongo_uri: str, database: str, tmp_path: Path
-) -> None:
+def test_the_example_of_a_socket_with_keys_gets_in(mongo_uri: str, database: str, tmp_path: Path) -> None:
     with keyed_broker(mongo_uri, database, tmp_path) as keyed:
         assert program(keyed.process, "security: pyzmq", keyed.variables()).wait(60) == 0
         with keyed.admin() as admin:

@@ -125,9 +125,7 @@ def test_the_first_commands_of_the_readme_work_as_they_are_typed(
         assert "broker: stopped" in first.shown()
 
 
-def test_what_is_done_on_the_first_start_is_said_before_it_is_done(
-    checkout: Path, environ: dict[str, str]
-) -> None:
+def test_what_the_first_start_does_is_said_before_it_is(checkout: Path, environ: dict[str, str]) -> None:
     # Given a Python that makes no virtual environment
     python = checkout / "python"
     python.write_text('#!/bin/sh\ncase "$*" in *"-m venv"*) exit 7;; esac\nexec python3 "$@"\n')
@@ -145,9 +143,7 @@ def test_what_is_done_on_the_first_start_is_said_before_it_is_done(
 
 
 @pytest.mark.parametrize("code", [0, 1])
-def test_each_package_that_comes_is_named_and_all_that_pip_said_only_if_it_failed(
-    tmp_path: Path, code: int
-) -> None:
+def test_each_package_is_named_and_pips_words_only_if_it_failed(tmp_path: Path, code: int) -> None:
     pip = tmp_path / "bin" / "pip"
     pip.parent.mkdir()
     said = """Collecting gevent>=24.11

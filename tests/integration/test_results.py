@@ -197,9 +197,7 @@ def test_a_refused_push_is_the_error_of_its_future_and_of_nobody_else(endpoint: 
             reply.result(SECONDS)
 
 
-def test_whoever_gets_a_job_is_told_of_its_priority_its_age_and_its_attempts(
-    endpoint: str, queue: str
-) -> None:
+def test_who_gets_a_job_is_told_its_priority_its_age_and_its_attempts(endpoint: str, queue: str) -> None:
     told: list[Job] = []
     with Producer(endpoint=endpoint) as producer:
         for _ in range(3):
@@ -242,9 +240,7 @@ def test_a_plain_asker_hears_that_the_job_of_its_id_is_a_dead_letter(broker: Bro
     assert (job_id, json.loads(more)) == (b"known", {"existed": True, "state": "dead"})
 
 
-def test_a_session_that_goes_forgets_its_questions(
-    broker: BrokerUnderTest, endpoint: str, queue: str
-) -> None:
+def test_a_session_that_goes_forgets_questions(broker: BrokerUnderTest, endpoint: str, queue: str) -> None:
     # Given a client that waits, and one that leaves
     with Producer(endpoint=endpoint) as producer:
         producer.push(queue, b"x", id="mine").wait(SECONDS)
@@ -259,9 +255,7 @@ def test_a_session_that_goes_forgets_its_questions(
 
 
 @pytest.mark.parametrize("end", ["kill", "terminate"])
-def test_questions_that_wait_are_answered_by_the_broker_that_comes_back(
-    mongo_uri: str, queue: str, end: str
-) -> None:
+def test_questions_that_wait_are_answered_by_the_next_broker(mongo_uri: str, queue: str, end: str) -> None:
     with serving(mongo_uri, [], lease=1) as own:
         endpoint = own.doors["smq"]
         with Producer(endpoint=endpoint) as producer:

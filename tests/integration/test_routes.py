@@ -87,9 +87,7 @@ def test_a_route_waits_for_a_stream_that_is_not_there_yet(mongo_uri: str) -> Non
                 mongo.drop_database(name)
 
 
-def test_what_is_done_and_gone_does_not_come_again_after_a_restart(
-    broker: BrokerProcess, client: Client
-) -> None:
+def test_what_is_done_and_gone_stays_so_after_a_restart(broker: BrokerProcess, client: Client) -> None:
     publish(broker, "orders.3.paid")
     with client.jobs.reserve("invoices", 1, TIMEOUT) as claim:
         claim.commit()
@@ -142,9 +140,7 @@ def behind(client: Client, subscription: str) -> int:
 
 @pytest.mark.full
 @pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.full)])
-def test_brokers_are_killed_while_they_route_and_each_message_is_one_job_in_its_place(
-    mongo_uri: str, kills: int
-) -> None:
+def test_brokers_killed_while_they_route_make_each_message_one_job(mongo_uri: str, kills: int) -> None:
     # Given two brokers with one route, and somebody who publishes all the while at a third
     name = f"test_{token_hex(6)}"
     route = [{"stream": "orders", "queue": "archive"}]

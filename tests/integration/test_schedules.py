@@ -220,9 +220,7 @@ def test_missed_runs_that_are_left_out_are_counted(node: Node, misfire: Misfire,
     assert node.counters.values[Count.RUNS_SKIPPED] == skipped
 
 
-def test_a_zone_that_this_host_does_not_know_is_named_and_its_runs_stay_due(
-    node: Node, mail: QueueStore
-) -> None:
+def test_a_zone_unknown_to_this_host_is_named_and_its_runs_stay_due(node: Node, mail: QueueStore) -> None:
     # Given a schedule of a broker with newer time zones
     node.schedules.put(hourly())
     node.store.schedules.update_one({"_id": "report"}, {"$set": {"timezone": "Mars/Base"}})
@@ -282,9 +280,7 @@ def test_another_payload_leaves_the_next_run_and_other_times_plan_anew(node: Nod
     assert node.store.one("report").next_at == NEXT + 1.5 * HOUR
 
 
-def test_a_declaration_beside_another_one_is_compared_with_that(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_declaration_beside_another_is_held_to_that(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     node.schedules.put(hourly())
     other = replace(hourly(), timetable=Timetable("30 * * * *"))
     after(monkeypatch, Collection, "find_one", lambda: node.schedules.put(other))

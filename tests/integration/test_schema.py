@@ -49,9 +49,7 @@ def test_a_new_database_gets_this_schema_at_once_and_may_be_opened_again(
     assert kept(documents) == {"number": SCHEMA}
 
 
-def test_a_database_of_the_last_schema_keeps_it(
-    documents: Database[dict[str, Any]], store: SchemaStore
-) -> None:
+def test_a_database_of_the_last_schema_stays(documents: Database[dict[str, Any]], store: SchemaStore) -> None:
     keep(documents, BEFORE)
     assert store.open() == SchemaNumbers(BEFORE, BEFORE)
     assert kept(documents) == {"number": BEFORE}
@@ -116,9 +114,7 @@ def test_leases_name_the_version_and_the_schemas_that_it_reads(documents: Databa
     assert (lease["version"], lease["reads"]) == (__version__, list(READS))
 
 
-def test_a_lease_that_does_not_say_is_of_a_version_that_reads_schema_2(
-    documents: Database[dict[str, Any]],
-) -> None:
+def test_a_lease_that_does_not_say_may_be_of_schema_2(documents: Database[dict[str, Any]]) -> None:
     leases = LeaseStore(documents)
     leases.begin("a", "broker", 15, NOW)
     documents["owners"].update_one({}, {"$unset": {"version": "", "reads": ""}})
@@ -226,9 +222,7 @@ def test_an_upgrade_raises_all_databases_and_once_is_enough(upgrading: Upgrading
 
 
 @pytest.mark.parametrize("database", [0, 1])
-def test_an_upgrade_is_refused_while_a_broker_lives_that_can_not_read_it(
-    upgrading: Upgrading, database: int
-) -> None:
+def test_an_upgrade_is_refused_while_an_old_broker_lives(upgrading: Upgrading, database: int) -> None:
     upgrading.old_broker(database)
     with pytest.raises(
         OldBrokerError, match=rf"host:7 \(an older version, reads schema {BEFORE}, last seen 20.*stop"

@@ -109,9 +109,7 @@ def test_a_stderr_that_takes_nothing_is_done_without(
 
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("arguments", ["push q --lines", "push q -", "call q -", "stream publish s t -"])
-def test_a_closed_stdin_is_named_by_whoever_reads_it(
-    broker: BrokerProcess, client: Client, arguments: str
-) -> None:
+def test_a_closed_stdin_is_named_by_its_reader(broker: BrokerProcess, client: Client, arguments: str) -> None:
     before = client.queue("q")[ShownState.READY]
     done = shell(broker, arguments, "<&-")
     assert (done.returncode, done.stdout) == (1, b"")

@@ -115,9 +115,7 @@ def test_nothing_done_under_a_lost_owner_changes_the_job_of_the_new_one(store: Q
     assert store.commit([current]) == {}
 
 
-def test_a_queue_that_was_removed_gets_its_indexes_again_with_new_jobs_and_not_before(
-    store: QueueStore,
-) -> None:
+def test_a_removed_queue_gets_its_indexes_again_with_new_jobs_not_before(store: QueueStore) -> None:
     indexes = store.jobs.index_information()
     store.jobs.drop()
     store.prepare()
@@ -139,9 +137,7 @@ def test_no_primary_means_not_sent_and_a_lost_reply_means_unclear() -> None:
     assert isinstance(lost.value.__cause__, AutoReconnect)
 
 
-def test_a_queue_that_another_broker_removed_and_a_push_made_again_gets_its_indexes_back(
-    store: QueueStore,
-) -> None:
+def test_a_queue_removed_elsewhere_and_made_again_gets_its_indexes(store: QueueStore) -> None:
     store.jobs.drop()
     store.mend()  # makes no collection that is gone
     assert store.jobs.index_information() == {}

@@ -22,9 +22,7 @@ def test_committed_jobs_are_gone(store: QueueStore) -> None:
     assert list(everything(store)) == ids(jobs[2:])
 
 
-def test_a_commit_of_a_job_that_is_held_by_another_changes_nothing_and_says_lease_lost(
-    store: QueueStore,
-) -> None:
+def test_a_commit_of_a_job_held_by_another_says_lease_lost(store: QueueStore) -> None:
     mine, lost, ready = pushed(
         store, a_job("mine", owner=ME), a_job("lost", owner=ME), a_job("ready", owner=ME)
     )
@@ -130,9 +128,7 @@ def test_a_job_that_is_remembered_and_kept_stays_for_the_longer_of_the_two(
 
 
 @pytest.mark.parametrize("settings", [{"remember": 60.0}, {"keep_done": 60.0}])
-def test_a_popped_job_that_could_not_be_sent_is_as_it_was_before(
-    store: QueueStore, settings: dict[str, Any]
-) -> None:
+def test_a_popped_job_that_was_not_sent_is_as_before(store: QueueStore, settings: dict[str, Any]) -> None:
     pushed(store, a_job("a", headers={"k": "v"}, **settings))
     before = everything(store)
     [job] = claim(store).jobs
@@ -186,9 +182,7 @@ def test_finishing_twice_is_harmless(store: QueueStore) -> None:
     assert everything(store) == before
 
 
-def test_a_finish_under_a_lost_owner_changes_nothing_even_when_another_has_finished_it(
-    store: QueueStore,
-) -> None:
+def test_a_finish_under_a_lost_owner_changes_nothing_even_when_finished(store: QueueStore) -> None:
     [job] = pushed(store, a_job("a", remember=300.0, owner=ME))
     store.reclaim(ME, 20, NOW)
     [again] = claim(store, owner=OTHER).jobs
@@ -200,9 +194,7 @@ def test_a_finish_under_a_lost_owner_changes_nothing_even_when_another_has_finis
     assert store.find(["a"])["a"].result == b"result"
 
 
-def test_a_late_finish_is_not_that_of_the_hold_which_the_same_owner_has_finished_since(
-    store: QueueStore,
-) -> None:
+def test_a_late_finish_is_not_of_the_hold_its_owner_has_finished_since(store: QueueStore) -> None:
     [job] = pushed(store, a_job("a", remember=300.0, owner=ME, hold=1))
     store.release([job])
     [again] = claim(store, number=2).jobs

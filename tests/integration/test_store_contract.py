@@ -107,9 +107,7 @@ def test_a_job_inserted_reserved_is_held_by_its_owner_and_claimed_by_nobody(stor
     assert store.commit(jobs) == {}
 
 
-def test_an_insertion_that_is_sent_again_answers_the_same_and_stores_nothing_that_is_done(
-    store: Store,
-) -> None:
+def test_an_insertion_sent_again_answers_alike_and_stores_nothing_done(store: Store) -> None:
     # Given an insertion whose job was done after it was applied
     insertion = store.insertion([a_job("a"), a_job("b", owner=ME, hold=1)], NOW)
     first = insertion.send(NOW)
@@ -283,9 +281,7 @@ def test_one_reservation_is_freed_under_its_hold_only_and_its_attempt_is_not_cou
     assert [(job.id, job.attempts) for job in claimed(store)] == [("a", 1)]
 
 
-def test_the_jobs_of_an_owner_that_is_gone_are_ready_again_until_they_were_lost_too_often(
-    store: Store,
-) -> None:
+def test_the_jobs_of_an_owner_that_is_gone_are_ready_until_lost_too_often(store: Store) -> None:
     # Given jobs of two owners
     pushed(store, a_job("a"), a_job("other's", owner=OTHER, hold=1))
     claimed(store)

@@ -98,9 +98,7 @@ def test_an_insert_that_lands_after_it_was_sent_again_is_refused(store: QueueSto
     assert everything(store).keys() == {"b"}
 
 
-def test_an_insert_that_found_its_id_taken_stores_nothing_when_an_earlier_copy_lands_later(
-    store: QueueStore,
-) -> None:
+def test_an_insert_that_found_its_id_taken_stores_nothing_if_one_lands_late(store: QueueStore) -> None:
     # Given a second push of an id, sent twice, which found the first one there
     pushed(store, a_job("a", owner=ME))
     insertion = store.insertion([a_job("a")], NOW)
@@ -256,9 +254,7 @@ def test_a_duplicate_of_another_unique_index_is_refused_and_not_taken_for_a_stor
     assert not answer.refused
 
 
-def test_an_unreadable_message_is_a_dead_letter_with_its_reason_and_may_be_buried_twice(
-    store: QueueStore,
-) -> None:
+def test_an_unreadable_message_is_a_dead_letter_and_may_be_buried_twice(store: QueueStore) -> None:
     letter = {"_id": "a", "payload": b"\xff", "raw_headers": b"{", "reason": "BAD_HEADERS: no", "size": 9}
     store.keep_unreadable([letter], NOW)
     store.keep_unreadable([letter], NOW)

@@ -137,9 +137,7 @@ def be_too_late(store: QueueStore, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (late.jobs, late.lost) == ([], 1)
 
 
-def test_of_jobs_that_another_broker_took_meanwhile_none_is_claimed(
-    store: QueueStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_jobs_taken_elsewhere_none_is_claimed(store: QueueStore, monkeypatch: pytest.MonkeyPatch) -> None:
     pushed(store, a_job("a"), a_job("b"), a_job("c"))
     between_read_and_update(store, monkeypatch, lambda: claim(store, 2, owner=OTHER))
     mine = claim(store)

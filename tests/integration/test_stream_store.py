@@ -96,9 +96,7 @@ class TestAppend:
         StreamStore(documents, "prices").prepare(NOW + 1000)
         assert log.head().first == 3
 
-    def test_streams_are_listed_by_their_names(
-        self, log: StreamStore, documents: Database[dict[str, Any]]
-    ) -> None:
+    def test_streams_are_listed_by_name(self, log: StreamStore, documents: Database[dict[str, Any]]) -> None:
         StreamStore(documents, "a.b").prepare(NOW)
         assert {"a.b", log.name} <= set(stream_names(documents))
 
@@ -141,9 +139,7 @@ class TestRead:
         assert log.last_of_topic(b"usd") == (3, 2)
         assert log.last_of_topic(b"chf") is None
 
-    def test_any_number_is_found_with_two_keys(
-        self, log: StreamStore, segments: Collection[dict[str, Any]]
-    ) -> None:
+    def test_any_number_is_two_keys(self, log: StreamStore, segments: Collection[dict[str, Any]]) -> None:
         fill(log, [7] * 500)
         inside: dict[str, Any] = {"_id": {"$lt": 1703, "$gt": 0}}
         plans = [

@@ -180,9 +180,7 @@ class TestPublishing:
         assert rig.publish("b") == StoredNumbers(2)
         assert rig.read() == numbered("a", "b")
 
-    def test_an_insert_that_lands_late_finds_its_place_taken(
-        self, two: tuple[StreamsRig, StreamsRig]
-    ) -> None:
+    def test_an_insert_landing_late_finds_its_place_taken(self, two: tuple[StreamsRig, StreamsRig]) -> None:
         one, other = two
         one.publish("a")
         one.fails(Kind.LATE, "insert")
@@ -204,16 +202,12 @@ class TestIds:
         assert (first, again) == (StoredNumbers(1), StoredNumbers(0, {0: 1, 1: 2}))
         assert rig.read() == numbered("a", "b")
 
-    def test_it_is_known_at_another_broker_and_after_a_restart(
-        self, two: tuple[StreamsRig, StreamsRig]
-    ) -> None:
+    def test_it_is_known_elsewhere_and_after_a_restart(self, two: tuple[StreamsRig, StreamsRig]) -> None:
         two[0].publish("a", id="p/1")
         two[0].publish("b", id="p/2")
         assert two[1].publish("b", id="p/2", repeated=True) == StoredNumbers(0, {0: 2})
 
-    def test_a_batch_that_both_brokers_have_is_stored_by_one(
-        self, two: tuple[StreamsRig, StreamsRig]
-    ) -> None:
+    def test_a_batch_both_brokers_have_is_stored_by_one(self, two: tuple[StreamsRig, StreamsRig]) -> None:
         one, other = two
         one.publish("a")
         other.publish("b")  # each knows a tail; that of the first is old
@@ -282,9 +276,7 @@ class TestIds:
         assert [copy[0] for copy in copies] == [StoredNumbers(3), StoredNumbers(4, {1: 3})]
         assert one.read() == numbered("a", "elsewhere", "b", "c")
 
-    def test_a_second_copy_is_stored_where_the_first_one_is_refused(
-        self, two: tuple[StreamsRig, StreamsRig]
-    ) -> None:
+    def test_a_second_copy_is_stored_if_the_first_is_not(self, two: tuple[StreamsRig, StreamsRig]) -> None:
         one, other = two
         one.publish("a")
         one.line.inside = lambda: assert_stored(other.publish("elsewhere"))
@@ -295,9 +287,7 @@ class TestIds:
         assert second == [StoredNumbers(3)]
         assert one.read() == numbered("a", "elsewhere", "b")
 
-    def test_who_expects_another_end_hears_of_it_once_that_is_durable(
-        self, two: tuple[StreamsRig, StreamsRig]
-    ) -> None:
+    def test_who_expects_another_end_hears_once_it_is_so(self, two: tuple[StreamsRig, StreamsRig]) -> None:
         one, other = two
         one.publish("a")
         one.line.inside = lambda: assert_stored(other.publish("elsewhere"))
@@ -400,9 +390,7 @@ class TestLateCopies:
         assert rig.publish("c", **batch(11)) == StoredNumbers(10)
         assert rig.line.fired == 0
 
-    def test_a_batch_without_a_number_is_looked_up_whenever_it_comes(
-        self, two: tuple[StreamsRig, StreamsRig]
-    ) -> None:
+    def test_a_batch_without_a_number_is_looked_up(self, two: tuple[StreamsRig, StreamsRig]) -> None:
         two[0].publish("a", id="#mine", repeated=True)
         assert two[1].publish("a", id="#mine") == StoredNumbers(0, {0: 1})
 
@@ -511,9 +499,7 @@ class TestReading:
         rig.stream.wait("me", 1, lambda: woken.append(1))
         eventually(lambda: bool(woken))
 
-    def test_who_waits_is_woken_by_what_another_broker_publishes(
-        self, two: tuple[StreamsRig, StreamsRig]
-    ) -> None:
+    def test_who_waits_wakes_at_what_another_publishes(self, two: tuple[StreamsRig, StreamsRig]) -> None:
         woken: list[int] = []
         two[0].stream.wait("me", 1, lambda: woken.append(1))
         two[1].publish("a")
@@ -542,9 +528,7 @@ class TestReading:
         assert reading is not None
         assert [unpack(message.packed) for message in reading.chosen] == [[[b"b", b"b"]]]
 
-    def test_a_segment_that_is_told_behind_a_hole_is_given_to_nobody(
-        self, two: tuple[StreamsRig, StreamsRig]
-    ) -> None:
+    def test_a_segment_told_behind_a_hole_is_given_to_none(self, two: tuple[StreamsRig, StreamsRig]) -> None:
         woken: list[int] = []
         two[1].publish("a")
         two[1].publish("b")
@@ -566,9 +550,7 @@ class TestRetention:
         assert (reading.gone, reading.first) == (6, 11)
         assert brokers().read() == numbered("b", "a", "b", first=8)
 
-    def test_old_messages_go_by_their_age(
-        self, brokers: Callable[..., StreamsRig], time: StreamsTime
-    ) -> None:
+    def test_old_messages_go_by_age(self, brokers: Callable[..., StreamsRig], time: StreamsTime) -> None:
         broker = brokers(max_age=100.0)
         broker.publish("a")
         time.value = 60
@@ -708,9 +690,7 @@ def test_a_segment_scanned_is_what_was_published(rig: StreamsRig) -> None:
     assert [scan(segment.packed)[1] for segment in segments] == [[b"a", b"b"]]
 
 
-def test_a_stream_that_a_forwarder_has_may_be_made_without_auto_create(
-    documents: Database[dict[str, Any]],
-) -> None:
+def test_a_forwarders_stream_may_be_made_without_auto_create(documents: Database[dict[str, Any]]) -> None:
     default = Config.default()
     config = dataclasses.replace(
         default,
@@ -739,9 +719,7 @@ class Connected:
 
 
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(number, marks=full) for number in range(4, 100))])
-def test_whatever_arrives_late_each_batch_is_stored_once_and_in_order(
-    two: tuple[StreamsRig, StreamsRig], seed: int
-) -> None:
+def test_whatever_arrives_late_each_batch_is_once(two: tuple[StreamsRig, StreamsRig], seed: int) -> None:
     """A publisher changes brokers again and again, before much of what it has sent has arrived."""
     rng, count = Random(seed), 60
     connections, unconfirmed, number = [Connected(rng.choice(two))], list[int](), 0

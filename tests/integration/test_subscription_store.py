@@ -54,9 +54,7 @@ class TestHold:
         held = hold(store, "a")
         assert hold(store, "b", kind) == held
 
-    def test_one_of_the_same_kind_takes_over_from_a_holder_that_is_lost(
-        self, store: SubscriptionStore
-    ) -> None:
+    def test_one_of_the_same_kind_takes_over_from_a_lost_holder(self, store: SubscriptionStore) -> None:
         fence = hold(store, "a").fence
         store.mark(STREAM, NAME, fence, 5, NOW)
         found = hold(store, "b", is_lost=gone, after=0)
@@ -85,9 +83,7 @@ class TestHold:
         held = hold(store, "a")
         assert hold(store, "a", after=9) == held
 
-    def test_a_hold_that_takes_over_from_nobody_may_begin_where_it_wants(
-        self, store: SubscriptionStore
-    ) -> None:
+    def test_a_hold_taken_from_nobody_may_begin_anywhere(self, store: SubscriptionStore) -> None:
         fence = hold(store, "a").fence
         store.mark(STREAM, NAME, fence, 8, NOW)
         store.release(STREAM, NAME, fence)
@@ -141,18 +137,14 @@ class TestMark:
         assert not store.mark(STREAM, NAME, early, 100, NOW)
         assert not store.release(STREAM, NAME, early)
 
-    def test_one_of_a_holder_that_has_vanished_counts_until_another_takes_over(
-        self, store: SubscriptionStore
-    ) -> None:
+    def test_one_of_a_vanished_holder_counts_until_another_is(self, store: SubscriptionStore) -> None:
         fence = hold(store, "a").fence
         store.vanish(STREAM, NAME, fence)
         assert store.mark(STREAM, NAME, fence, 4, NOW)
 
 
 class TestSeek:
-    def test_it_sets_the_watermark_both_ways_and_makes_late_marks_void(
-        self, store: SubscriptionStore
-    ) -> None:
+    def test_it_sets_the_watermark_both_ways_and_voids_late_marks(self, store: SubscriptionStore) -> None:
         assert store.seek(STREAM, NAME, 50).watermark == 50
         assert store.seek(STREAM, NAME, 10).watermark == 10
         fence = hold(store, "a").fence

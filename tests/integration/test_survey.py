@@ -30,9 +30,7 @@ def fill(documents: Database[dict[str, Any]], queue: str, *jobs: dict[str, Any])
         collection.insert_many([{"priority": 0, "eligible_at": NOW, "seq": 1, **job} for job in jobs])
 
 
-def test_a_survey_shows_owners_and_the_first_expiry_of_each_queue(
-    documents: Database[dict[str, Any]],
-) -> None:
+def test_a_survey_shows_owners_and_first_expiry_of_each_queue(documents: Database[dict[str, Any]]) -> None:
     later = NOW.replace(year=2027)
     fill(documents, "held", *({"state": "reserved", "owner": owner} for owner in ("a", "b", "b")))
     fill(documents, "expires", *({"state": "ready", "expires_at": when} for when in (later, NOW, later)))

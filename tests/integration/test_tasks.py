@@ -105,9 +105,7 @@ def rig_first(rig: TasksRig) -> str:
     return str(rig.store.jobs.find_one({}, sort=[("seq", 1)], projection={})["_id"])  # type: ignore[index]
 
 
-def test_who_is_given_its_id_finds_it_at_another_broker_even_if_its_first_page_has_not_ended(
-    rig: TasksRig,
-) -> None:
+def test_who_has_its_id_finds_it_at_another_broker_before_its_first_page_ends(rig: TasksRig) -> None:
     rig.first.line.fault = Fault(Kind.HELD, "delete_many", times=1)
     task = rig.first.tasks.begin("purge", "mail", state="ready")
     come_to_rest()

@@ -92,9 +92,7 @@ def test_a_tenant_at_its_limit_keeps_nobody_waiting(rig: TenantRig, first: str) 
 
 
 @pytest.mark.parametrize("kind", [wire.COMMIT, wire.ROLLBACK, wire.REJECT])
-def test_a_job_that_has_ended_makes_room_for_the_next_of_its_tenant_at_once(
-    rig: TenantRig, kind: str
-) -> None:
+def test_a_job_that_ended_makes_room_for_its_tenants_next_at_once(rig: TenantRig, kind: str) -> None:
     broker = rig.broker()
     worker = rig.worker(broker)
     rig.tenant(broker, "flood", 9)

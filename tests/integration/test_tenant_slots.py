@@ -115,9 +115,7 @@ def test_jobs_without_a_tenant_and_those_of_groups_are_limited_too(mail: QueueSt
     assert turns(claim(mail)) == {"": 3, "g": 1}
 
 
-def test_the_first_of_a_group_from_before_the_queue_was_fair_is_nobodys_and_is_handed_out(
-    store: QueueStore,
-) -> None:
+def test_the_first_of_a_group_from_before_fairness_is_nobodys_and_goes_out(store: QueueStore) -> None:
     job = a_job(group="g")
     job.line_up(1)
     store.push([job], NOW)
@@ -309,9 +307,7 @@ def test_an_index_of_slots_that_somebody_has_removed_is_made_again(mail: QueueSt
 # --------------------------------------------------------------------- tokens
 
 
-def test_a_burst_of_each_tenant_begins_at_once_and_then_so_many_a_second(
-    documents: Database[dict[str, Any]],
-) -> None:
+def test_a_burst_of_each_tenant_begins_at_once_then_some(documents: Database[dict[str, Any]]) -> None:
     mail = a_queue(documents, RATE)
     push(mail, flood=20, acme=2)
     first = claim(mail)
@@ -322,9 +318,7 @@ def test_a_burst_of_each_tenant_begins_at_once_and_then_so_many_a_second(
     assert turns(claim(mail, now=NOW + 60.0)) == {"flood": 3}
 
 
-def test_a_token_of_a_job_that_another_broker_was_faster_with_is_kept(
-    documents: Database[dict[str, Any]],
-) -> None:
+def test_a_token_of_a_job_another_broker_was_faster_with_stays(documents: Database[dict[str, Any]]) -> None:
     mail = a_queue(documents, RATE)
     push(mail, acme=1)
     tenants = limits_of(mail)
@@ -352,9 +346,7 @@ def test_jobs_that_are_not_there_take_no_tokens(documents: Database[dict[str, An
     assert claim(mail).held == {"acme": 0.5}
 
 
-def test_what_others_have_taken_of_a_rate_is_found_when_jobs_are_to_begin(
-    documents: Database[dict[str, Any]],
-) -> None:
+def test_what_others_took_of_a_rate_is_found_when_it_matters(documents: Database[dict[str, Any]]) -> None:
     mail, other = a_queue(documents, RATE), a_queue(documents, RATE)
     push(mail, acme=4, bolt=1)
     assert turns(claim(other, 5, owner="other", before=None)) == {"acme": 3, "bolt": 1}

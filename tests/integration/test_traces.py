@@ -382,9 +382,7 @@ def test_plain_sockets_pass_the_context_in_the_headers(plain: BrokerUnderTest, s
     assert (json.loads(headers)["headers"], payload) == (CHOSEN, b"cat")
 
 
-def test_a_plain_push_is_the_parent_of_what_a_library_worker_does(
-    plain: BrokerUnderTest, spans: Traced
-) -> None:
+def test_a_plain_push_is_the_parent_of_a_library_workers_job(plain: BrokerUnderTest, spans: Traced) -> None:
     doors = plain.take("ask")
     asker = plain.socket(zmq.REQ, doors.front)
     with Worker(doors.queue, lambda _job: b"done", endpoint=plain.doors["smq"]):

@@ -103,9 +103,7 @@ def test_a_worker_that_does_not_wait_is_told(client: Client, jobs: OwnQueue) -> 
     assert "invoicesss" not in names(client)
 
 
-def test_a_worker_that_leaves_is_waited_with_no_more(
-    jobs: OwnQueue, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_leaving_worker_is_waited_with_no_more(jobs: OwnQueue, caplog: pytest.LogCaptureFixture) -> None:
     queue = f"{jobs.queue}-left"
     with Worker(queue, lambda _job: None, endpoint=jobs.endpoint):
         wait_until(lambda: "The worker waits for it" in caplog.text, SECONDS)

@@ -159,9 +159,7 @@ def test_a_list_comes_in_pages(operator: Operator) -> None:
     assert [row["name"] for row in operator("list", after="b", limit=2)] == ["c"]
 
 
-def test_principals_outlast_a_restart_and_changes_without_a_broker_are_followed(
-    mongo_uri: str, database: str
-) -> None:
+def test_principals_outlast_a_restart_and_offline_changes_are_followed(mongo_uri: str, database: str) -> None:
     config = {"broker": {"poll": 0.2}}
     with BrokerProcess(mongo_uri, database, config=config) as broker:
         with operating(broker.doors["smq"]) as operator:

@@ -242,9 +242,7 @@ def test_processes_end_with_their_supervisor(tmp_path: Path, endpoint: str) -> N
         ),
     ],
 )
-def test_an_app_that_can_not_be_loaded_ends_the_command(
-    tmp_path: Path, endpoint: str, program: str, why: str
-) -> None:
+def test_an_app_that_fails_to_load_ends_it(tmp_path: Path, endpoint: str, program: str, why: str) -> None:
     with Work(tmp_path, endpoint, "--processes", "2", program=program) as work:
         assert work.process.wait(TIMEOUT) == 1
         assert why in work.log.read_text()

@@ -158,9 +158,7 @@ def test_the_smallest_clients_push_and_work(broker: BrokerProcess, start: Start,
 
 
 @pytest.mark.parametrize("language", ["C", "Node"])
-def test_the_smallest_clients_push_and_work_with_keys(
-    keyed: KeyedBroker, start: Start, language: str
-) -> None:
+def test_the_smallest_clients_push_and_work_by_key(keyed: KeyedBroker, start: Start, language: str) -> None:
     # Given: a worker with a key, and one with a key that the broker does not know
     doors, keys = keyed.process.doors, keyed.variables
     new_key(keyed.folder / f"{language}.key")
@@ -190,9 +188,7 @@ def test_a_program_in_c_has_past_and_present_with_a_key(keyed: KeyedBroker, star
     assert program.stdout.read().splitlines() == ["1 eur old", "2 eur new"]
 
 
-def test_a_program_in_c_has_past_and_present_of_a_stream_without_a_hole(
-    broker: BrokerProcess, start: Start
-) -> None:
+def test_a_program_in_c_has_a_stream_without_a_hole(broker: BrokerProcess, start: Start) -> None:
     device = next(found for found in broker.devices if found.get("stream") == "prices")
     with Publisher(endpoint=broker.doors["smq"]) as publisher:
         for number in range(1, 1501):  # more than one answer has

@@ -124,9 +124,7 @@ def test_whoever_gathers_hears_before_each_batch_how_many_items_wait(writes: Wri
     assert writes.batches == [[0, 1, 2], [3, 4]]
 
 
-def test_a_batch_that_fails_is_logged_and_handed_back_and_the_next_is_written(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_failed_batch_is_logged_and_handed_back_and_the_next_goes(caplog: pytest.LogCaptureFixture) -> None:
     failed: list[list[int]] = []
     written: list[int] = []
 

@@ -130,9 +130,7 @@ def test_the_refusal_names_what_is_full() -> None:
     ("overflow", "answered", "waits"),
     [("refuse", True, False), ("refuse", False, True), ("hold", True, True), ("hold", False, True)],
 )
-def test_who_can_hear_is_refused_or_waits_and_who_can_not_waits(
-    overflow: str, *, answered: bool, waits: bool
-) -> None:
+def test_askers_are_refused_or_wait_and_others_wait(overflow: str, *, answered: bool, waits: bool) -> None:
     rig = CapacityRig(max_ready=1, overflow=overflow)
     rig.comes(1)
     assert bool(held(rig, answered=answered).paused_by) == waits

@@ -302,9 +302,7 @@ def test_a_planted_breach_of_the_stream_is_found(name: str) -> None:
         ("unexpected", [Stored(1, "t", "a"), Stored(2, "t", "b")]),
     ],
 )
-def test_each_other_stream_has_what_was_confirmed_there_once_and_nothing_else(
-    kind: str, there: list[Stored]
-) -> None:
+def test_each_other_stream_has_what_was_confirmed_once_and_no_more(kind: str, there: list[Stored]) -> None:
     # Given: "b" was published to another stream than "a"
     other = features.SPREAD[0]
     lines: list[Line] = [

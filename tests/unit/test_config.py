@@ -211,9 +211,7 @@ def test_a_line_end_behind_a_value_of_the_environment_is_no_part_of_it(end: str)
     assert broker.mongodb_uri.text.endswith("=r")
 
 
-def test_a_broker_without_devices_opens_neither_the_default_ones_nor_those_of_its_file(
-    tmp_path: Path,
-) -> None:
+def test_a_broker_without_devices_opens_none_of_its_file_nor_defaults(tmp_path: Path) -> None:
     file = written(tmp_path, "[[devices]]\nkind = 'queue'\nfrontend = 'tcp://*:1'\n")
     assert load(None, {}, {"devices": False}).devices == ()
     assert load(None, {"SLUICEMQ_DEVICES": "off"}, {}).devices == ()
@@ -428,9 +426,7 @@ def test_what_contradicts_itself_is_told_beside_what_is_wrong_by_itself(tmp_path
         ),
     ],
 )
-def test_nothing_is_compared_with_a_default_that_nobody_asked_for(
-    tmp_path: Path, text: str, wrong: str
-) -> None:
+def test_nothing_is_compared_with_a_default_nobody_wanted(tmp_path: Path, text: str, wrong: str) -> None:
     file = written(tmp_path, text)
     with pytest.raises(ConfigError) as caught:
         load(file, {}, {})

@@ -100,9 +100,7 @@ def test_each_part_of_the_configuration_belongs_to_a_section() -> None:
 
 
 @pytest.mark.parametrize(("place", "key", "setting"), SETTINGS)
-def test_another_value_is_told_and_taken_over_where_it_is_live(
-    place: str, key: str, setting: Field[Any]
-) -> None:
+def test_another_value_is_told_and_taken_where_it_is_live(place: str, key: str, setting: Field[Any]) -> None:
     table, name = TABLES[place], setting.name
     before, new = getattr(settings_at(CONFIG, table), name), with_value(CONFIG, table, name, OTHER)
     found, taken = changes(CONFIG, new), taken_over(CONFIG, new)
@@ -111,9 +109,7 @@ def test_another_value_is_told_and_taken_over_where_it_is_live(
 
 
 @of([setting for setting in NAMED if setting.others])
-def test_a_new_table_of_a_name_is_told_by_its_differences_from_the_table_for_all_others(
-    section: Section,
-) -> None:
+def test_a_new_table_of_a_name_is_told_by_its_differences_from_that_of_all(section: Section) -> None:
     common = replace(section.of(CONFIG)[OTHERS], max_bytes=7)
     old = with_part(CONFIG, section.others, common)
     named = getattr(CONFIG, section.attribute)

@@ -50,9 +50,7 @@ def test_a_flood_of_notices_is_one_line_a_second_that_says_how_many_went_unsaid(
     assert counters.values["bad_headers"] == 1002
 
 
-def test_one_flood_does_not_silence_another_notice(
-    caplog: pytest.LogCaptureFixture, time: VirtualTime
-) -> None:
+def test_one_flood_silences_no_other_notice(caplog: pytest.LogCaptureFixture, time: VirtualTime) -> None:
     counters = Counters(time.now)
     counters.notice("bad_headers", "a")
     counters.notice("too_large", "b")
@@ -91,9 +89,7 @@ def test_a_burst_right_after_the_start_is_no_endless_rate() -> None:
     assert counters.rates(1000.001)["committed"] == 50.0
 
 
-def test_a_line_about_a_queue_names_it_and_the_job_as_fields_of_json(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_line_about_a_queue_names_queue_and_job_as_json(caplog: pytest.LogCaptureFixture) -> None:
     queue = QueueCounters(Counters(), queue="mail")
     about = {"job": "j1", "worker": "mailer web-1:7", "attempt": 5, "reason": "no such address"}
     queue.notice(Count.DEAD, "job j1 is dead", about=about)

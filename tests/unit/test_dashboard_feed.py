@@ -130,9 +130,7 @@ def test_a_snapshot_that_fails_ends_nothing(
     events.close()
 
 
-def test_a_stream_ends_within_a_second_when_its_caller_loses_what_it_had(
-    feed: LiveFeed, time: VirtualTime
-) -> None:
+def test_a_stream_ends_soon_when_its_caller_loses_rights(feed: LiveFeed, time: VirtualTime) -> None:
     # Given two dashboards, the second with permissions that change
     stays = listening(feed)
     permitted = [True]

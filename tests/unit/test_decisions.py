@@ -106,9 +106,7 @@ def test_a_delay_beyond_the_time_to_live_is_refused(kind: str) -> None:
         ({"keep_done": 9.0, "size": 1000}, MAX_JOB_BYTES - 1000),
     ],
 )
-def test_a_result_that_is_kept_has_room_in_one_document(
-    kind: str, job: dict[str, Any], most: int | None
-) -> None:
+def test_a_kept_result_has_room_in_one_document(kind: str, job: dict[str, Any], most: int | None) -> None:
     fits, too_large = (Verdict(b"", kind, bytes((most or MAX_JOB_BYTES) + over)) for over in (0, 1))
     assert on_verdict(fits, job_with(**job), "w", LINEAR, NOW).size == len(fits.detail)
     if most is None:

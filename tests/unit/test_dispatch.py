@@ -142,9 +142,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("applied", [False, True], ids=["that was not applied", "that was applied"])
-def test_after_a_claim_without_an_answer_what_it_has_reserved_is_handed_out(
-    rig: DispatchRig, *, applied: bool
-) -> None:
+def test_after_an_unanswered_claim_what_it_reserved_goes_out(rig: DispatchRig, *, applied: bool) -> None:
     faults = [Unclear("cut")]
 
     def cut() -> None:
@@ -162,9 +160,7 @@ def test_after_a_claim_without_an_answer_what_it_has_reserved_is_handed_out(
     assert (worker.deliveries[0].job.owner, worker.deliveries[0].job.attempts) == ("owner-1", 1)
 
 
-def test_a_claim_without_an_answer_is_known_until_it_is_read_back(
-    rig: DispatchRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unanswered_claim_is_known_until_read(rig: DispatchRig, monkeypatch: pytest.MonkeyPatch) -> None:
     known: list[bool] = []
     claimed = rig.store.claimed
 

@@ -178,9 +178,7 @@ def test_the_worst_level_decides_the_exit_code() -> None:
     ("days", "level", "said"),
     [(30, Level.OK, "holds until"), (10, Level.WARNING, "expires on"), (-1, Level.ERROR, "has expired on")],
 )
-def test_the_certificate_of_the_http_door_is_looked_at(
-    tmp_path: Path, days: int, level: Level, said: str
-) -> None:
+def test_the_http_doors_certificate_is_checked(tmp_path: Path, days: int, level: Level, said: str) -> None:
     made = Authority(tmp_path).certificate("localhost", days=days)
     file = tmp_path / "broker.toml"
     file.write_text(f'[broker]\nhttp_tls_cert = "{made.chain}"\nhttp_tls_key = "{made.key}"\n')

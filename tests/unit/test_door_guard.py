@@ -136,9 +136,7 @@ def test_a_user_gets_in_with_the_right_password(user: str, password: str, *, get
         (ELSEWHERE, True, True),
     ],
 )
-def test_passwords_come_from_this_machine_unless_that_is_allowed(
-    peer: str, *, allow_plain: bool, gets_in: bool
-) -> None:
+def test_passwords_come_from_this_machine_unless_set(peer: str, *, allow_plain: bool, gets_in: bool) -> None:
     """A password in clear text is no secret on a network."""
     guard = secured(allow_plain=allow_plain).guard(END)
     caller, why = admitted(guard, RIGHT, peer)

@@ -10,9 +10,7 @@ from sluicemq.protocol import errors
 @pytest.mark.parametrize(
     ("kind", "python"), [(errors.TimeoutError, TimeoutError), (errors.BadHeadersError, ValueError)]
 )
-def test_what_python_has_an_error_for_is_that_error_too(
-    kind: type[errors.SluiceError], python: type[Exception]
-) -> None:
+def test_what_python_has_an_error_for_is_it(kind: type[errors.SluiceError], python: type[Exception]) -> None:
     with pytest.raises(python, match="text"):
         raise kind("text")
     with pytest.raises(errors.SluiceError, match="text"):

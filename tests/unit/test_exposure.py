@@ -52,9 +52,7 @@ def test_all_doors_that_a_host_opens_are_one_problem() -> None:
         ('mongodb_uri_file = "uri"', "/uri`"),
     ],
 )
-def test_a_refusal_names_the_file_with_the_uri_by_which_the_first_client_is_let_in(
-    given: str, file: str
-) -> None:
+def test_a_refusal_names_the_file_by_which_the_first_client_gets_in(given: str, file: str) -> None:
     write_secret("uri", "mongodb://a/")
     (said,) = refusals(OPEN + given)
     assert file in said

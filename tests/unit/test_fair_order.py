@@ -54,9 +54,7 @@ def test_nobody_waits_for_more_than_a_round(pushed: list[str], weights: dict[str
 
 
 @given(st.lists(names), st.integers(0, 40), weights)
-def test_what_goes_back_is_what_would_go_out_last(
-    pushed: list[str], count: int, weights: dict[str, int]
-) -> None:
+def test_what_goes_back_would_have_gone_last(pushed: list[str], count: int, weights: dict[str, int]) -> None:
     turns, jobs = RoundRobin(weights), [job(args) for args in pushed]
     fair = order(*jobs, weights=weights)
     back = fair.take_last(count)

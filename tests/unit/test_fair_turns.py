@@ -24,9 +24,7 @@ def dealt(turns: RoundRobin, names: list[str], counts: list[int]) -> list[str]:
 
 
 @given(weights, tenants, counts)
-def test_every_place_is_given_to_somebody(
-    weights: dict[str, int], names: list[str], counts: list[int]
-) -> None:
+def test_every_place_is_given_to_one(weights: dict[str, int], names: list[str], counts: list[int]) -> None:
     turns = RoundRobin(weights)
     for count in counts:
         assert sum(turns.share(names, count).values()) == count

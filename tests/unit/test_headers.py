@@ -59,9 +59,7 @@ def read(frames: list[bytes]) -> Job:
         ([b"\xff", b"x"], PlainJob("\\xff", {}, b"x")),
     ],
 )
-def test_a_message_is_a_payload_with_a_queue_and_headers_before_it(
-    frames: list[bytes], expected: PlainJob
-) -> None:
+def test_a_message_is_a_payload_behind_queue_and_headers(frames: list[bytes], expected: PlainJob) -> None:
     assert split(frames) == expected
 
 
@@ -129,9 +127,7 @@ def test_a_job_that_would_expire_before_it_is_due_is_refused(
         ({"dedupe_id": "a", "dedupe_window": 5}, Dedupe("a", 5.0)),
     ],
 )
-def test_the_window_of_a_dedupe_id_is_its_queues_unless_it_has_its_own(
-    headers: dict[str, Any], dedupe: Dedupe | None
-) -> None:
+def test_a_dedupe_window_is_its_queues_or_its_own(headers: dict[str, Any], dedupe: Dedupe | None) -> None:
     assert make(headers, dedupe_window=60.0).dedupe == dedupe
 
 

@@ -136,9 +136,7 @@ def test_no_token_opens_a_door_that_has_none(security: Security) -> None:
             check(callers, asked("x"))
 
 
-def test_another_token_of_the_configuration_replaces_the_former_one_and_ends_its_sessions(
-    callers: Callers,
-) -> None:
+def test_another_token_of_the_configuration_ends_the_former_ones_sessions(callers: Callers) -> None:
     cookie = logged_in(callers)
     callers.reconfigure(settings("another-token-1234"))
     assert check(callers, asked("another-token-1234")).name == "http_token"
@@ -209,9 +207,7 @@ def test_a_login_is_known_by_its_cookie_until_logout(callers: Callers) -> None:
         check(callers, with_cookie(cookie))
 
 
-def test_a_session_ends_after_its_idle_time_and_use_begins_it_again(
-    callers: Callers, time: VirtualTime
-) -> None:
+def test_a_session_ends_after_its_idle_time_begun_by_each_use(callers: Callers, time: VirtualTime) -> None:
     cookie = logged_in(callers)
     for _ in range(3):
         time.value += IDLE - 1
@@ -230,9 +226,7 @@ def test_what_a_page_asks_by_itself_is_no_use(callers: Callers, time: VirtualTim
         check(callers, with_cookie(cookie))
 
 
-def test_a_session_ends_after_twelve_hours_however_much_it_is_used(
-    callers: Callers, time: VirtualTime
-) -> None:
+def test_a_session_ends_after_twelve_hours_however_used(callers: Callers, time: VirtualTime) -> None:
     cookie = logged_in(callers)
     for _ in range(int(LONGEST_LOGIN // 500)):
         time.value += 500
@@ -249,9 +243,7 @@ def test_a_new_login_ends_the_session_before_it(callers: Callers) -> None:
         check(callers, with_cookie(former))
 
 
-def test_a_cookie_is_renewed_as_it_is_used_and_not_for_each_request(
-    callers: Callers, time: VirtualTime
-) -> None:
+def test_a_cookie_is_renewed_in_use_and_not_for_each_request(callers: Callers, time: VirtualTime) -> None:
     cookie = logged_in(callers)
     assert renewed(callers, with_cookie(cookie)) is None
     time.value += IDLE / 2
@@ -270,9 +262,7 @@ def test_no_cookie_is_renewed_behind_a_logout(callers: Callers, time: VirtualTim
     assert callers.sessions.renewed(request.context.session) is None
 
 
-def test_logouts_that_are_remembered_are_bounded_by_refusing_logins(
-    callers: Callers, time: VirtualTime
-) -> None:
+def test_remembered_logouts_are_bounded_by_refusing_logins(callers: Callers, time: VirtualTime) -> None:
     for _ in range(MOST_ENDED):
         request = with_cookie(logged_in(callers))
         check(callers, request)

@@ -26,9 +26,7 @@ def empty(rig: DispatchRig) -> DispatchRig:
 # ---------------------------------------------------------------- inserted reserved
 
 
-def test_a_job_is_inserted_reserved_when_a_worker_waits_and_goes_out_when_it_is_durable(
-    empty: DispatchRig,
-) -> None:
+def test_a_job_is_inserted_reserved_for_a_waiting_worker_and_then_goes_out(empty: DispatchRig) -> None:
     [worker] = empty.scheduler.deliveries.workers
     job = a_job("a")
     arrival = empty.admit(job)
@@ -69,9 +67,7 @@ def test_a_job_that_is_not_due_is_not_inserted_reserved(empty: DispatchRig) -> N
 
 
 @pytest.mark.parametrize("reason", ["not sure", "stopping", "no owner", "claiming"])
-def test_a_job_is_not_inserted_reserved_when_it_could_not_be_handed_out_in_order(
-    empty: DispatchRig, reason: str
-) -> None:
+def test_a_job_is_not_inserted_reserved_if_it_could_not_go_in_order(empty: DispatchRig, reason: str) -> None:
     held = Held()
     empty.owners.sure = reason != "not sure"
     if reason == "stopping":
@@ -87,9 +83,7 @@ def test_a_job_is_not_inserted_reserved_when_it_could_not_be_handed_out_in_order
     go_on()
 
 
-def test_a_job_is_not_inserted_reserved_past_one_that_is_still_being_written_as_ready(
-    empty: DispatchRig,
-) -> None:
+def test_a_job_is_not_inserted_reserved_past_one_being_stored_ready(empty: DispatchRig) -> None:
     # Given: more than there is room for, so that the last ones go to the store as ready jobs
     first = some_jobs(1000)
     empty.admit(*first)
@@ -128,9 +122,7 @@ def test_a_new_job_of_higher_priority_goes_out_before_those_that_are_staged(rig:
     assert worker.jobs[1] == "urgent"
 
 
-def test_jobs_that_arrive_under_an_owner_that_was_lost_meanwhile_are_left_to_others(
-    empty: DispatchRig,
-) -> None:
+def test_jobs_that_arrive_under_an_owner_lost_meanwhile_are_for_others(empty: DispatchRig) -> None:
     [worker] = empty.scheduler.deliveries.workers
     job = a_job()
     arrival = empty.admit(job)
@@ -140,9 +132,7 @@ def test_jobs_that_arrive_under_an_owner_that_was_lost_meanwhile_are_left_to_oth
     assert not empty.held
 
 
-def test_jobs_that_wait_for_an_earlier_insert_under_an_owner_that_is_lost_are_left_to_others(
-    rig: DispatchRig,
-) -> None:
+def test_jobs_behind_an_earlier_insert_under_a_lost_owner_are_for_others(rig: DispatchRig) -> None:
     # Given two pushes, of which the second is through first
     worker = rig.worker(prefetch=2)
     first, second = [a_job("first")], [a_job("second")]

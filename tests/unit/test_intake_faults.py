@@ -35,9 +35,7 @@ def test_an_insert_that_was_not_sent_is_repeated_as_it_was(rig: IntakeRig) -> No
 
 
 @pytest.mark.parametrize("applied", [False, True], ids=["that was not applied", "that was applied"])
-def test_an_insert_without_an_answer_is_sent_again_and_its_jobs_go_out_once(
-    rig: IntakeRig, *, applied: bool
-) -> None:
+def test_an_unanswered_insert_is_sent_again_and_goes_out_once(rig: IntakeRig, *, applied: bool) -> None:
     worker = rig.worker(prefetch=5)
     faults = [Unclear("cut")]
     if applied:
@@ -184,9 +182,7 @@ def test_a_pusher_that_fails_on_what_it_is_told_is_told_once_and_the_others_hear
     assert (rig.counters.values["pushed"], rig.counters.values["refused"]) == (2, 0)
 
 
-def test_when_the_broker_gives_up_what_is_not_stored_is_refused_and_nothing_of_it_goes_out(
-    rig: IntakeRig,
-) -> None:
+def test_when_the_broker_gives_up_what_is_not_stored_is_refused_and_stays(rig: IntakeRig) -> None:
     worker = rig.worker(prefetch=5)
     rig.store.before_insert = lambda _jobs: _raise_next([UnavailableError("away")])
     told = rig.push(a_job("a"))

@@ -92,9 +92,7 @@ def test_a_delivery_is_given_more_time_by_the_worker_that_has_it_only(rig: Dispa
     assert not rig.queue.settling.extend(delivery.receipt, holder, 60.0)
 
 
-def test_what_was_held_under_a_lost_owner_is_forgotten_and_its_workers_get_other_jobs(
-    rig: DispatchRig,
-) -> None:
+def test_what_was_held_under_a_lost_owner_goes_and_workers_get_others(rig: DispatchRig) -> None:
     rig.ready(*some_jobs(5))
     worker = rig.worker()
     receipt = worker.deliveries[0].receipt

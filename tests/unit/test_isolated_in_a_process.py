@@ -109,9 +109,7 @@ def asking(part: Part) -> None:
 
 
 @pytest.mark.parametrize("state", [hung, asking])
-def test_a_part_that_never_comes_to_rest_is_not_waited_for(
-    process: Process, state: Callable[[Part], None]
-) -> None:
+def test_a_part_that_never_rests_is_not_waited_for(process: Process, state: Callable[[Part], None]) -> None:
     state(process.other)
     for _ in range(CHOICES - 1):
         process.in_vain()

@@ -113,9 +113,7 @@ def test_a_group_may_read_a_secret_file_if_it_is_this_process_s_own(
         ("x" * 100_000, "longer than 65536 characters"),
     ],
 )
-def test_what_is_wrong_with_a_key_file_is_said_without_its_secret(
-    tmp_path: Path, text: str, says: str
-) -> None:
+def test_what_is_wrong_with_a_key_file_hides_its_secret(tmp_path: Path, text: str, says: str) -> None:
     file = tmp_path / "worker.key"
     file.touch(0o600)
     file.write_text(text)

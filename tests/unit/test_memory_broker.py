@@ -105,9 +105,7 @@ def test_time_passes_only_when_the_test_says_so(memory: MemoryBroker, app: App) 
     assert sent == [("a@b", "")]
 
 
-def test_retries_wait_by_the_back_off_of_the_queue_and_end_as_a_dead_letter(
-    memory: MemoryBroker, app: App
-) -> None:
+def test_retries_wait_by_the_queues_back_off_and_end_dead(memory: MemoryBroker, app: App) -> None:
     memory.configure("mail", backoff_base="10s", backoff="exponential")
     app.tasks["fail"].push()
     runs = []
@@ -275,9 +273,7 @@ def test_due_jobs_that_nobody_takes_are_named(memory: MemoryBroker) -> None:
         memory.run_pending(timeout=0.0)
 
 
-def test_a_call_in_eager_mode_does_not_wait_for_a_clock_that_stands_still(
-    memory: MemoryBroker, app: App
-) -> None:
+def test_a_call_in_eager_mode_waits_for_no_clock_that_stands(memory: MemoryBroker, app: App) -> None:
     with (
         memory.connect(app, eager=True),
         pytest.raises(TimeoutError, match=r"of queue mail waits, after ValueError: no such address: advance"),

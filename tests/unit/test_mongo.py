@@ -137,9 +137,7 @@ def test_what_the_driver_says_is_told_without_its_settings() -> None:
         {"ok": 1.0, "writeConcernError": {"code": 14031, "errmsg": "no room"}},
     ],
 )
-def test_what_the_server_says_is_told_without_its_json_and_a_full_disk_as_one(
-    details: dict[str, Any],
-) -> None:
+def test_what_the_server_says_comes_without_json_and_a_full_disk_as_one(details: dict[str, Any]) -> None:
     failure = OperationFailure("no room, full error: {...", details.get("code"), details)
     for error in (failure, BulkWriteError(details)):
         assert brief(error) == "the disk of MongoDB is full, make room there: no room"

@@ -61,9 +61,7 @@ def test_what_idle_workers_have_done_before_counts_by_the_time_it_took(timer: Vi
     assert pace.rate == pytest.approx(5_000)
 
 
-def test_the_pace_of_workers_that_run_empty_again_and_again_is_known_after_a_moment_of_work(
-    timer: VirtualTime,
-) -> None:
+def test_the_pace_of_workers_that_run_empty_is_known_after_some_work(timer: VirtualTime) -> None:
     pace = Pace()
     for _ in range(10):
         pace.begin(timer.now())

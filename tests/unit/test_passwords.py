@@ -41,9 +41,7 @@ def test_nobodys_password_is_checked_in_full(checked: Passwords, checks: list[st
     assert checks == [passwords.NOBODYS, HASH]
 
 
-def test_a_right_password_is_checked_once_a_wrong_one_each_time(
-    checked: Passwords, checks: list[str]
-) -> None:
+def test_a_right_password_is_checked_once_a_wrong_one_ever(checked: Passwords, checks: list[str]) -> None:
     """A client that reconnects does not wait again; another password, or another hash, is checked."""
     other = HASHER.hash("right")
 
@@ -181,9 +179,7 @@ def test_a_flood_of_guesses_does_not_say_which_users_exist(
     assert checks[-1] == (stored or passwords.NOBODYS)
 
 
-def test_a_client_that_leaves_does_not_spoil_the_check_of_others(
-    checked: Passwords, slow: Callable[[], None]
-) -> None:
+def test_a_client_that_leaves_spoils_no_other_check(checked: Passwords, slow: Callable[[], None]) -> None:
     """Whoever came first may be gone before the end."""
     first, second = (gevent.spawn(checked.check, "anna", HASH, "right") for _ in range(2))
     gevent.idle()
@@ -193,9 +189,7 @@ def test_a_client_that_leaves_does_not_spoil_the_check_of_others(
 
 
 @pytest.mark.parametrize(("passwords_", "begun"), [(("right", "too"), 3), (("wrong", "either"), 2)])
-def test_threads_rest_after_wrong_passwords(
-    threads: Threads, passwords_: tuple[str, str], begun: int
-) -> None:
+def test_threads_rest_after_wrong_ones(threads: Threads, passwords_: tuple[str, str], begun: int) -> None:
     # Given a clock by which each check uses hours of the CPU
     hours = itertools.count(step=10_000)
     checked = Passwords(threads, cpu=lambda: float(next(hours)))

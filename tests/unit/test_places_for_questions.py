@@ -61,9 +61,7 @@ def light(places: QuerySlots) -> SlotUser:
     return guest
 
 
-def test_a_light_peer_has_a_place_at_once_however_many_heavy_ones_ask(
-    places: QuerySlots, askers: Askers
-) -> None:
+def test_a_light_peer_has_a_place_at_once_amid_heavy_ones(places: QuerySlots, askers: Askers) -> None:
     for _ in range(60):
         askers.ask(heavy(places), "heavy")
     assert askers.inside == ["heavy"] * 6
@@ -71,9 +69,7 @@ def test_a_light_peer_has_a_place_at_once_however_many_heavy_ones_ask(
     assert askers.inside[-1] == "light"
 
 
-def test_one_peer_has_a_quarter_of_the_places_and_its_other_questions_come_later(
-    places: QuerySlots, askers: Askers
-) -> None:
+def test_one_peer_has_a_quarter_and_its_other_questions_wait(places: QuerySlots, askers: Askers) -> None:
     guest = light(places)
     for _ in range(5):
         askers.ask(guest, "one")

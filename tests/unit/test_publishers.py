@@ -44,9 +44,7 @@ class TestIds:
             ("", None),
         ],
     )
-    def test_an_id_names_its_publisher_and_a_number_of_twelve_digits(
-        self, batch_id: str, read: BatchNumber | None
-    ) -> None:
+    def test_an_id_names_publisher_and_number(self, batch_id: str, read: BatchNumber | None) -> None:
         assert BatchNumber.read(batch_id) == read
 
     @pytest.mark.parametrize(
@@ -77,9 +75,7 @@ class TestProgress:
         assert not stream.is_new(BatchNumber("p", 1))
 
     @pytest.mark.parametrize(("number", "is_new"), [(6, False), (7, False), (8, True), (900, True)])
-    def test_a_batch_is_new_above_all_that_were_noted(
-        self, stream: Progress, number: int, *, is_new: bool
-    ) -> None:
+    def test_a_batch_is_new_above_those_noted(self, stream: Progress, number: int, *, is_new: bool) -> None:
         stream.note(BatchNumber("p", 7))
         stream.note(BatchNumber("p", 5))
         assert stream.is_new(BatchNumber("p", number)) == is_new

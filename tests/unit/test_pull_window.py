@@ -24,9 +24,7 @@ def test_whatever_the_prefetch_one_pong_commits_no_more_than_a_turn_of_the_hub_h
 
 
 @pytest.mark.parametrize(("a_job", "in_transit"), [(1.0, 1), (0.1, 2), (0.01, 25), (0.001, 64)])
-def test_a_worker_with_room_for_none_has_a_quarter_second_of_work_on_the_way(
-    a_job: float, in_transit: int
-) -> None:
+def test_a_worker_with_room_for_none_has_some_work_on_the_way(a_job: float, in_transit: int) -> None:
     window = Window(64)
     for _ in range(10):
         window.arrived(window.size, window.size * a_job)

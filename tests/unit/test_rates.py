@@ -77,9 +77,7 @@ def test_a_connection_waits_as_long_as_its_jobs_take_at_the_rate(rates: Rates, t
     assert rates.held == 1
 
 
-def test_a_connection_that_waits_already_is_held_once_and_pays_for_what_it_had_sent(
-    rates: Rates, time: VirtualTime
-) -> None:
+def test_a_connection_that_waits_is_held_once_and_pays_for_all(rates: Rates, time: VirtualTime) -> None:
     rates.use(Limits(rate=10))
     sender = Sender()
     assert rates.hold(sender, 20, 1)

@@ -26,9 +26,7 @@ def test_a_reservation_is_known_by_its_hold_and_not_by_the_id_alone(reservations
     assert not reservations.knows("other", 2)
 
 
-def test_whatever_lies_under_the_number_of_a_claim_under_way_is_known_until_it_ends(
-    reservations: Reservations,
-) -> None:
+def test_what_lies_under_the_number_of_an_open_claim_is_known(reservations: Reservations) -> None:
     reservations.begin(7)
     assert reservations.knows("job", 7)
     reservations.end(7)

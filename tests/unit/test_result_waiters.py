@@ -140,9 +140,7 @@ def test_a_job_that_is_not_there_is_not_found(rig: WaitersRig) -> None:
     assert not len(rig.waiters)
 
 
-def test_a_job_that_has_just_expired_here_is_known_as_such_and_those_long_gone_are_not(
-    rig: WaitersRig,
-) -> None:
+def test_a_job_just_expired_here_is_known_as_such_and_one_long_gone_is_not(rig: WaitersRig) -> None:
     rig.waiters.expired(["job"])
     rig.ask()
     go_on()
@@ -402,9 +400,7 @@ def test_sessions_that_ask_thousands_leave_room_in_the_next_look_up_for_another(
     assert replies == []
 
 
-def test_who_may_no_longer_push_when_a_job_of_its_own_is_found_does_not_hear_its_result(
-    rig: WaitersRig,
-) -> None:
+def test_who_may_no_longer_push_when_its_job_is_found_hears_no_result(rig: WaitersRig) -> None:
     # Given a principal that may push, and nothing else, and loses that while MongoDB is asked
     principal = Principal("eve", Permissions.read("push"))
 

@@ -65,9 +65,7 @@ def test_a_slow_answer_later_changes_nothing() -> None:
         assert off(clock, server) < 0.01
 
 
-def test_of_slow_answers_only_the_quickest_holds_and_a_warning_is_given(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_of_slow_answers_only_the_quickest_holds_with_warning(caplog: pytest.LogCaptureFixture) -> None:
     server: Any = Server(*[3.0, 1.0, 9.0] * 9)
     clock = a_clock(server)
     clock.set(server)
@@ -133,9 +131,7 @@ def test_a_good_measure_grows_old() -> None:
 
 
 @pytest.mark.parametrize("seconds", [2_592_000.0, -300.0, 0.2])
-def test_a_clock_that_was_set_is_followed_and_people_hear_of_it(
-    seconds: float, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_clock_that_was_set_is_followed_and_said(seconds: float, caplog: pytest.LogCaptureFixture) -> None:
     server: Any = Server()
     clock = a_clock(server)
     jumps: list[float] = []

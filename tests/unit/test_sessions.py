@@ -179,9 +179,7 @@ def test_a_request_on_which_the_broker_fails_is_answered_like_those_after_it(
 
 
 @pytest.mark.parametrize("lost", ["permission", "key"])
-def test_a_request_that_waits_is_refused_when_its_client_may_no_longer_do_it(
-    session: Session, lost: str
-) -> None:
+def test_a_waiting_request_is_refused_when_its_client_may_not_now(session: Session, lost: str) -> None:
     # Given a change of a principal that waits for its turn
     lane: Any = Lane()
     principal = Principal("eve", Permissions.read("manage=*"))
@@ -198,9 +196,7 @@ def test_a_request_that_waits_is_refused_when_its_client_may_no_longer_do_it(
     assert not subject.mock_calls
 
 
-def test_of_a_client_that_has_left_only_what_changes_something_is_looked_at(
-    session: Session, lane: Lane
-) -> None:
+def test_of_a_client_that_left_only_changes_are_looked_at(session: Session, lane: Lane) -> None:
     # Given much that was sent by one that hears no answer any more
     lane.leaves_much = True
     asks = [
@@ -244,9 +240,7 @@ def test_jobs_go_out_in_messages_of_a_mib_and_a_larger_one_alone(worker: Session
     assert len({frame.number for frame in lane.sent}) == 4
 
 
-def test_a_delivery_tells_of_its_job_what_a_handler_may_want_to_know(
-    worker: SessionWorker, lane: Lane
-) -> None:
+def test_a_delivery_tells_of_its_job_what_handlers_may_want(worker: SessionWorker, lane: Lane) -> None:
     # Given: one that was accepted a minute ago
     job = Job("id1", b"pay", {"a": 1}, priority=9, max_attempts=0)
     job.accept(int(17e14) - 60_000_000, 17e8 - 60)
@@ -283,18 +277,14 @@ def test_a_large_result_asked_for_thousands_of_times_by_who_does_not_read_is_not
     ]
 
 
-def test_what_a_client_asks_that_leaves_too_much_unread_is_handed_back_and_not_answered(
-    session: Session, lane: Lane
-) -> None:
+def test_what_one_with_too_much_unread_asks_is_handed_back(session: Session, lane: Lane) -> None:
     lane.is_full = True
     pings = [wire.encode(wire.PING, number) for number in range(1, 4)]
     lane.receive(pings)
     assert (lane.sent, lane.unheard) == ([], pings)
 
 
-def test_jobs_removed_for_a_client_that_has_left_are_pushed_anew(
-    popper: PoppingWorker, queue: NotingQueue, lane: Lane
-) -> None:
+def test_jobs_removed_for_one_that_left_return(popper: PoppingWorker, queue: NotingQueue, lane: Lane) -> None:
     popper.gone = True
     remembered = delivery(popper, 8, 10)
     remembered.kept = True  # as done
@@ -304,9 +294,7 @@ def test_jobs_removed_for_a_client_that_has_left_are_pushed_anew(
     assert queue.calls == ["undo pop of j8"]
 
 
-def test_a_job_that_is_popped_takes_one_off_the_credit_and_a_grant_is_added(
-    popper: PoppingWorker, lane: Lane
-) -> None:
+def test_a_popped_job_takes_one_off_the_credit_and_a_grant_adds(popper: PoppingWorker, lane: Lane) -> None:
     popper.deliver([delivery(popper, 1, 10), delivery(popper, 2, 10)])
     assert popper.free == 1
     popper.grant(4)
@@ -386,9 +374,7 @@ def test_who_has_nothing_on_its_way_to_a_queue_that_stores_nothing_is_read() -> 
     assert not honest.is_paused
 
 
-def test_a_broker_that_stood_still_cuts_no_client_for_its_silence(
-    session: Session, lane: Lane, time: VirtualTime
-) -> None:
+def test_a_broker_that_stood_still_cuts_nobody(session: Session, lane: Lane, time: VirtualTime) -> None:
     session.door.sessions.add(session)
     time.passes(100)
     for _ in range(3):
@@ -529,9 +515,7 @@ class TestGoneOn:
         assert not lane.is_closed
         assert lane.sent[-1].number == 10
 
-    def test_jobs_that_were_read_and_are_not_stored_know_it(
-        self, lane: Lane, session: Session, queue: Any
-    ) -> None:
+    def test_jobs_read_and_not_stored_know_it(self, lane: Lane, session: Session, queue: Any) -> None:
         queues: Any = SimpleNamespace(for_push=lambda *_args, **_named: queue)
         session.door.pushes._queues = queues
         connects(lane, 1)

@@ -136,9 +136,7 @@ def test_a_commit_without_an_answer_was_ours_if_nobody_else_can_have_had_the_job
     ]
 
 
-def test_jobs_that_another_broker_has_taken_over_are_forgotten_together(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_jobs_another_broker_took_over_are_forgotten_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = SettlingRig(200)
     rig.hire()
     assert len(rig.held) == 200
@@ -170,9 +168,7 @@ def test_a_new_job_does_not_overtake_those_that_a_worker_gives_back(monkeypatch:
 
 @pytest.mark.parametrize("fault", [UnavailableError("away"), ValueError("a mistake")])
 @pytest.mark.parametrize("kind", [wire.COMMIT, wire.ROLLBACK, wire.RELEASE])
-def test_jobs_whose_verdict_can_not_be_written_are_forgotten_so_that_the_audit_finds_them(
-    kind: str, fault: Exception
-) -> None:
+def test_jobs_whose_verdict_can_not_be_written_are_the_audits(kind: str, fault: Exception) -> None:
     rig = SettlingRig(3)
     rig.hire()
     assert len(rig.held) == 3
@@ -185,9 +181,7 @@ def test_jobs_whose_verdict_can_not_be_written_are_forgotten_so_that_the_audit_f
     assert [{at: type(why) for at, why in event.items()} for event in rig.heard] == [refused]
 
 
-def test_jobs_that_can_not_be_removed_before_they_are_sent_are_forgotten_and_the_worker_is_free_again() -> (
-    None
-):
+def test_jobs_that_can_not_be_removed_before_they_go_free_the_worker_again() -> None:
     rig = SettlingRig(3, pops=True)
     rig.retry.give_up()
     rig.store.fault = UnavailableError("away")

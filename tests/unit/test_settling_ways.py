@@ -196,9 +196,7 @@ def test_a_job_that_waits_for_its_backoff_is_claimed_when_that_is_over_and_not_l
 
 
 @pytest.mark.parametrize("settings", [{"remember": 60.0}, {"keep_done": 60.0}])
-def test_a_kept_job_is_finished_with_the_worker_that_did_it_and_when_it_got_it(
-    settings: dict[str, Any],
-) -> None:
+def test_a_kept_job_is_finished_with_its_worker_and_its_start(settings: dict[str, Any]) -> None:
     rig = SettlingRig(1, **settings)
     rig.hire()
     rig.verdict(wire.COMMIT)

@@ -96,9 +96,7 @@ def test_nothing_is_claimed_again_and_again_for_a_slow_worker_that_is_busy(rig: 
     assert len(rig.store.claims) == claims
 
 
-def test_workers_that_ask_for_much_get_more_than_one_job_a_message_however_many_they_are(
-    rig: DispatchRig,
-) -> None:
+def test_workers_that_ask_for_much_get_several_jobs_a_message_each(rig: DispatchRig) -> None:
     # Given: fewer jobs than workers, all of them free
     workers = [rig.worker(prefetch=64, name=str(number)) for number in range(20)]
     rig.ready(*some_jobs(16))
@@ -136,9 +134,7 @@ def test_an_isolated_job_does_not_wait_for_a_worker_that_only_owes_an_answer(rig
 
 
 @pytest.mark.parametrize("how", ["overdue", "lost"])
-def test_a_worker_whose_time_with_an_isolated_job_was_up_gets_others_beside_it(
-    rig: DispatchRig, how: str
-) -> None:
+def test_a_worker_past_its_time_with_an_isolated_job_gets_more(rig: DispatchRig, how: str) -> None:
     rig.ready(isolated("bad", visibility_timeout=0.0))
     worker = rig.worker(prefetch=3)
     assert worker.jobs == ["bad"]

@@ -164,9 +164,7 @@ def test_when_mongodb_is_away_not_every_queue_waits_for_it(rig: SweeperRig) -> N
     assert rig.given_back() == [[], [], []]
 
 
-def test_a_job_that_is_in_no_memory_is_freed_at_the_second_audit_unless_it_came_there(
-    rig: SweeperRig,
-) -> None:
+def test_a_job_in_no_memory_is_freed_at_the_second_audit_unless_it_came(rig: SweeperRig) -> None:
     rig.sweeper.audit()
     first = rig.given_back()
     rig.queues[1].scheduler.reservations.begin(7)
@@ -175,17 +173,13 @@ def test_a_job_that_is_in_no_memory_is_freed_at_the_second_audit_unless_it_came_
     assert rig.given_back() == [[LOST], [], [LOST]]
 
 
-def test_the_jobs_of_an_owner_that_seems_gone_and_is_not_stay(
-    rig: SweeperRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_of_an_owner_that_only_seems_gone_stay(rig: SweeperRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Owners, "is_live", lambda *_: True)  # the leases were read from a former primary
     rig.sweeper.sweep()
     assert rig.given_back() == [[], [], []]
 
 
-def test_what_came_into_memory_after_the_audit_has_read_stays(
-    rig: SweeperRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_came_into_memory_after_the_read_is(rig: SweeperRig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.sweeper.audit()
     missing = rig.sweeper.missing
 

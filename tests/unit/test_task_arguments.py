@@ -136,9 +136,7 @@ def send(to: str, /, subject: str = "hi", *copies: str, urgent: bool = False, **
         (lambda task: task.s("a", urgent=True, x=1), {"to": "a", "urgent": True, "x": 1}),
     ],
 )
-def test_a_call_travels_as_named_arguments_and_comes_back(
-    call: Callable[[Any], Any], sent: dict[str, Any]
-) -> None:
+def test_a_call_travels_as_named_arguments(call: Callable[[Any], Any], sent: dict[str, Any]) -> None:
     app = App(middleware=[])
     step = call(app.task(send))
     assert json.loads(bytes(step.plan.arguments)) == sent
@@ -163,9 +161,7 @@ def test_a_call_travels_as_named_arguments_and_comes_back(
         (lambda task: task.s(PREVIOUS).push(), "send has no step before it"),
     ],
 )
-def test_a_call_that_the_function_does_not_take_is_refused_at_the_push(
-    call: Callable[[Any], Any], why: str
-) -> None:
+def test_a_call_the_function_does_not_take_is_not_pushed(call: Callable[[Any], Any], why: str) -> None:
     with pytest.raises(TypeError) as refused:
         call(App().task(send))
     assert str(refused.value).startswith(why)
@@ -187,9 +183,7 @@ def test_a_call_that_the_function_does_not_take_is_refused_at_the_push(
         (b'{"steps": []}', "sluicemq.group", "a job has 1 to 1000 children"),
     ],
 )
-def test_a_job_that_can_not_be_called_is_a_dead_letter_with_the_reason(
-    payload: bytes, kind: Any, why: str
-) -> None:
+def test_a_job_that_can_not_be_called_is_dead_with_a_reason(payload: bytes, kind: Any, why: str) -> None:
     app = App(middleware=[])
     app.task(send)
     with pytest.raises(Reject, match="the job can't be called") as rejected:
@@ -356,9 +350,7 @@ def test_a_group_hands_the_results_of_its_steps_on_in_a_list() -> None:
         (ChildResult("a.1", b"\xff"), "the result of child a.1 is not JSON"),
     ],
 )
-def test_a_group_with_a_result_that_can_not_be_handed_on_is_a_dead_letter(
-    child: ChildResult, why: str
-) -> None:
+def test_a_group_with_an_unusable_result_is_a_dead_letter(child: ChildResult, why: str) -> None:
     app, _, times = an_app()
     with pytest.raises(Reject, match=why):
         app.handler(joined(group(times.s(2)).then(times.s(3)), child))
@@ -408,9 +400,7 @@ class Noted(Middleware):
         ("on_error", -1, ["a before", "b before", "b on_error no", "a on_error no"]),
     ],
 )
-def test_middleware_is_called_around_a_run_and_can_not_change_its_end(
-    fails: str, by: int, seen: list[str]
-) -> None:
+def test_middleware_is_called_around_a_run_whose_end_stays(fails: str, by: int, seen: list[str]) -> None:
     notes: list[str] = []
     app = App(middleware=[Noted("a", notes), Noted("b", notes, fails=fails)])
 

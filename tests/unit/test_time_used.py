@@ -32,9 +32,7 @@ Turns = list[tuple[float, bool]]
         ([(3.0, True), (2.9, False), (0.0, False)], 1),
     ],
 )
-def test_a_peers_level_follows_the_time_in_which_all_that_it_had_sent_was_read(
-    turns: Turns, level: int
-) -> None:
+def test_a_peers_level_follows_the_time_in_which_it_was_read(turns: Turns, level: int) -> None:
     peer = TimeUsed(1.0)
     for seconds, more in turns:
         peer.used(seconds, more=more)

@@ -115,9 +115,7 @@ def test_each_run_comes_after_the_one_before_and_none_lies_between(timetable: Ti
     hour=st.integers(0, 23),
     minute=st.integers(0, 59),
 )
-def test_what_runs_at_a_set_time_runs_once_each_day_in_every_zone(
-    zone: str, day: date, hour: int, minute: int
-) -> None:
+def test_what_has_a_set_time_runs_once_each_day(zone: str, day: date, hour: int, minute: int) -> None:
     timetable = Timetable(f"{minute} {hour} * * *", zone)
     midnight = datetime(day.year, day.month, day.day, tzinfo=ZoneInfo(zone))
     runs = timetable.until(

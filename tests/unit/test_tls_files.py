@@ -45,9 +45,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path, made: Certificate) ->
     assert f"{missing}: No such file" in problem(tmp_path, http_tls_cert=made.chain, http_tls_key=missing)
 
 
-def test_a_key_that_others_can_read_is_refused_with_the_command_that_mends_it(
-    tmp_path: Path, made: Certificate
-) -> None:
+def test_a_key_others_can_read_is_refused_with_its_mending(tmp_path: Path, made: Certificate) -> None:
     made.key.chmod(0o644)
     assert f"chmod 600 {made.key}" in problem(tmp_path, http_tls_cert=made.chain, http_tls_key=made.key)
 
@@ -64,9 +62,7 @@ def test_a_text_that_is_no_certificate_is_refused(tmp_path: Path, made: Certific
     )
 
 
-def test_an_encrypted_key_is_refused_and_nothing_is_asked_on_the_terminal(
-    tmp_path: Path, made: Certificate
-) -> None:
+def test_an_encrypted_key_is_refused_without_a_question(tmp_path: Path, made: Certificate) -> None:
     key = serialization.load_pem_private_key(made.key.read_bytes(), None)
     form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     made.key.write_bytes(key.private_bytes(*form, serialization.BestAvailableEncryption(b"secret")))
