@@ -289,7 +289,7 @@ def _first_sentence(function: Callable[..., Any]) -> str:
 
 def _rows() -> str:
     """Return each row that brokers answer, with its fields."""
-    kinds = [kind for kind in map(rows.__dict__.get, sorted(rows.__all__)) if _is_row(kind)]
+    kinds = [kind for kind in map(vars(rows).get, sorted(vars(rows))) if _is_row(kind)]
     return "\n\n".join(
         f"### {kind.__name__}\n\n{_told(kind)}\n\n```text\n{_fields(kind)}\n```" for kind in kinds
     )

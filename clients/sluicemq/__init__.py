@@ -160,39 +160,20 @@ def __dir__() -> list[str]:
     return __all__
 
 
-#: Names of 0.3.
+#: Names of 0.3, whose errors had no ``Error`` behind them; these are newer.
+_NEWER: Final = {
+    "CancelledError",
+    "HardTimeLimitError",
+    "SluiceError",
+    "SoftTimeLimitError",
+    "TaskTimeoutError",
+}
 _RENAMED: Final = {
-    "BadFrames": "BadFramesError",
-    "BadHeaders": "BadHeadersError",
-    "BadQueue": "BadQueueError",
-    "BadStream": "BadStreamError",
-    "BadTopic": "BadTopicError",
-    "BadVerb": "BadVerbError",
-    "BadVersion": "BadVersionError",
-    "Conflict": "ConflictError",
-    "Dead": "DeadError",
-    "DifferentStore": "DifferentStoreError",
-    "Duplicate": "DuplicateError",
-    "Expired": "ExpiredError",
-    "Forbidden": "ForbiddenError",
-    "Forked": "ForkedError",
-    "Gap": "GapError",
-    "Held": "HeldError",
-    "LeaseLost": "LeaseLostError",
-    "NotAdmitted": "NotAdmittedError",
-    "NotFound": "NotFoundError",
-    "OldBroker": "OldBrokerError",
-    "Paused": "PausedError",
+    **{name[: -len("Error")]: name for name in __all__ if name.endswith("Error") and name not in _NEWER},
     "Published": "PublishReceipt",
-    "QueueFull": "QueueFullError",
     "Release": "Requeue",
     "Rollback": "Retry",
     "Seconds": "Duration",
-    "Timeout": "TimeoutError",
-    "TooLarge": "TooLargeError",
-    "Unavailable": "UnavailableError",
-    "Uncertain": "UncertainError",
-    "Unfinished": "UnfinishedError",
 }
 
 if TYPE_CHECKING:
