@@ -36,9 +36,6 @@ from sluicemq.protocol.readable import said
 from sluicemq.receipt import PushReceipt
 from sluicemq.version import VERSION
 
-_SCHEMA: Final = "https://opentelemetry.io/schemas/1.44.0"
-_NO_PROVIDERS: Final = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
-
 
 class Spans:
     """Makes the spans of one tracer provider."""
@@ -251,9 +248,9 @@ class Sending:
 
 def of(provider: Any) -> Spans | None:
     """Return the spans of this tracer provider; None for a placeholder of a provider to come."""
-    if isinstance(provider, _NO_PROVIDERS):
+    if isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider)):
         return None
-    return Spans(trace.get_tracer("sluicemq", VERSION, provider, _SCHEMA))
+    return Spans(trace.get_tracer("sluicemq", VERSION, provider, "https://opentelemetry.io/schemas/1.44.0"))
 
 
 class _Text(Getter[dict[str, Any]]):

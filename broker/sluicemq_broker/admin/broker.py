@@ -117,11 +117,8 @@ class BrokerAdmin:
 
         ``is_seen``: the queues whose events belong to the answer.
         """
-        read = read_options(options, _EVENTS_OF, "EVENTS")
+        read = read_options(options, {"after": whole(0, wire.MAX_NUMBER), "queue": TEXT}, "EVENTS")
         queue = check_name(read["queue"]) if "queue" in read else None
         return from_wire(
             EventsRow, self._context.events.read(read.get("after"), queue, _MOST_EVENTS, is_seen)
         )
-
-
-_EVENTS_OF: Final = {"after": whole(0, wire.MAX_NUMBER), "queue": TEXT}

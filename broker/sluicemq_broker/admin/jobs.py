@@ -222,11 +222,10 @@ def _is_of_a_place(value: Any) -> bool:
 
 
 def _first_of(options: dict[str, Any] | None) -> int | None:
-    first: int | None = read_options(options or {}, _PEEK, "a PEEK").get("first")
+    first: int | None = read_options(options or {}, {"first": whole(0, MOST_CUT)}, "a PEEK").get("first")
     return first
 
 
-_PEEK: Final = {"first": whole(0, MOST_CUT)}
 _CANCEL: Final = {"running": FLAG, "children": FLAG}
 
 

@@ -46,8 +46,6 @@ from sluicemq_broker.store import (
 )
 from sluicemq_devices.sockets import host_and_port, parse_endpoint
 
-_ENDPOINT: Final = OF_CLIENTS["endpoint"]
-_URI_FILE: Final = "mongodb.uri"
 #: The address of this machine that leads to a door which listens on all of them.
 _HERE: Final = {"*": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
 
@@ -188,7 +186,7 @@ class Examination:
         if broker.mongodb_uri is not None:
             return broker.mongodb_uri, False, ""
         try:
-            return MongoUri.read(((broker.data_dir or Path()) / _URI_FILE).read_text().strip()), True, ""
+            return MongoUri.read(((broker.data_dir or Path()) / "mongodb.uri").read_text().strip()), True, ""
         except (OSError, ValueError):
             return None, True, f"the embedded one runs with a broker only, and none has {broker.data_dir} now"
 
@@ -229,7 +227,9 @@ def _run(check: Check, subject: Subject) -> Iterator[Finding]:
 
 
 def _read(file: Path | None, environ: Mapping[str, str]) -> tuple[Config | None, tuple[Problem, ...]]:
-    variables = {name: value for name, value in environ.items() if name != _ENDPOINT or "," not in value}
+    variables = {
+        name: value for name, value in environ.items() if name != OF_CLIENTS["endpoint"] or "," not in value
+    }
     try:
         config = load(file, variables, {})
     except ConfigError as error:

@@ -34,10 +34,7 @@ _MIB: Final = 2**20
 _LEAST_CACHE: Final = 64 * _MIB
 
 _START_DEADLINE: Final = 120.0  # a long journal to replay; a healthy start takes about 1 s
-_FORMER_TIMEOUT: Final = 10.0  # for a killed broker's mongod; the kernel kills it at once, as a rule
 _STOP_TIMEOUT: Final = 20.0  # a clean stop takes 1 s
-_LOG_LIMIT: Final = 8 * 2**20
-_LOG_CHECK: Final = 5.0
 
 _PARAMETERS: Final = (
     "diagnosticDataCollectionEnabled=false",  # 0.5 % of a core at rest becomes 0.3 %
@@ -62,10 +59,10 @@ class EmbeddedMongo:
         *,
         log: logging.Logger | None = None,
         cache_bytes: int = 0,
-        log_limit: int = _LOG_LIMIT,
-        log_check: float = _LOG_CHECK,
+        log_limit: int = 8 * 2**20,
+        log_check: float = 5.0,
         stop_timeout: float = _STOP_TIMEOUT,
-        former_timeout: float = _FORMER_TIMEOUT,
+        former_timeout: float = 10.0,  # the kernel kills its mongod at once, as a rule
     ) -> None:
         self._folder = DataFolder(data_dir.absolute())
         self._log = log or logging.getLogger("broker.embedded")

@@ -146,7 +146,6 @@ def _of_redrive(request: falcon.Request, queue: str) -> list[Need]:
 
 
 _READS: Final = Needs(Action.READ, "queue")
-_PUSHES: Final = Needs(Action.PUSH, "queue", also=(Effect(Action.CREATE, "the queue, if it is not there"),))
 _MANAGES: Final = Needs(Action.MANAGE, "queue")
 _QUEUE: Final = f"{BASE}/queues/{{queue}}"
 _JOB: Final = f"{_QUEUE}/jobs/{{job_id}}"
@@ -208,7 +207,7 @@ JOBS: Final = (
     ),
     Route(
         _POST, f"{_QUEUE}/push", "jobs.push", "Push a job; its payload is text, or bytes in base64",
-        _PUSHES, str,
+        Needs(Action.PUSH, "queue", also=(Effect(Action.CREATE, "the queue, if it is not there"),)), str,
         do=lambda of, call, queue: of.admin.jobs.push(
             queue, call.body.data(), call.body.options, call.caller
         ),

@@ -13,7 +13,6 @@ from sluicemq_broker.queue.decisions import PassOn, Settled
 #: Ends that are remembered of all queues together, about, and of one at least and at most.
 MOST_OF_ALL: Final = 50_000
 _LEAST, _MOST = 20, 1000
-_NO_WORKER: Final = (None, None, None, None, None)
 
 #: How a job ended, when, at which worker, in which attempt, after how many seconds there, its kind, and the
 #: queue to which it went.
@@ -42,7 +41,8 @@ class Ends:
 
     def note(self, how: str, ids: Sequence[str], now: float) -> None:
         """Note jobs that have ended without a worker; of many the last ones."""
-        self._room().update((job_id, (how, now, *_NO_WORKER)) for job_id in ids[-_MOST // 2 :])
+        end = (how, now, None, None, None, None, None)
+        self._room().update((job_id, end) for job_id in ids[-_MOST // 2 :])
 
     def _room(self) -> dict[str, End]:
         """Return where to note some more; the oldest of too many are forgotten."""

@@ -37,8 +37,6 @@ _TOGETHER: Final = 25
 _CHANGED_AGE, _RESTING_AGE = 5.0, 60.0
 
 _NO_JOBS: Final = dict.fromkeys(SHOWN_STATES, 0)
-_NOT_WAITING: Final = (State.RESERVED, State.DONE, State.DEAD)
-_JOBS_LIVE: Final = (State.READY, SCHEDULED, State.WAITING, State.RESERVED)
 
 
 class Mark(NamedTuple):
@@ -268,7 +266,7 @@ class Census:
         if queue.capacity.bounded:
             size = inspector.size(queue.name) if queue.capacity.measured else 0
             documents = sum(counts[state] for state in SHOWN_STATES)
-            waiting = documents - sum(counts[state] for state in _NOT_WAITING)
+            waiting = documents - sum(counts[state] for state in (State.RESERVED, State.DONE, State.DEAD))
             now, shared = self._timer.now(), self._owners.others > 0
             queue.capacity.counted(Counted(waiting, documents, size), flow, now, shared=shared)
         return counts
@@ -344,7 +342,7 @@ def _changing(queue: Queue, begun: Mark) -> int:
 def _live(tally: Tally, marks: tuple[int, int, int]) -> int:
     """Return how many jobs were neither done nor dead when the counters were at ``marks``."""
     pushed, gone, died = (now - then for now, then in zip(marks, tally.begun.marks, strict=True))
-    counted = sum(tally.counts[state] for state in _JOBS_LIVE)
+    counted = sum(tally.counts[state] for state in (State.READY, SCHEDULED, State.WAITING, State.RESERVED))
     return max(0, counted - tally.surplus + pushed - gone - died)
 
 

@@ -11,7 +11,6 @@ BOUNDS: Final = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0, 86400.0),
 )
-_NO_BOUND: Final = float("inf")
 
 
 class Histogram:
@@ -35,7 +34,7 @@ class Histogram:
         """Record the durations of one batch; one look-up is enough if all lie within one bound."""
         self.sum += sum(durations)
         low = bisect_left(BOUNDS, min(durations))
-        if max(durations) <= (BOUNDS[low] if low < len(BOUNDS) else _NO_BOUND):
+        if max(durations) <= (BOUNDS[low] if low < len(BOUNDS) else float("inf")):
             self.counts[low] += len(durations)
             return
         for duration in durations:

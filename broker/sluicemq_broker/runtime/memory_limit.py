@@ -9,9 +9,6 @@ from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
 _ROOT: Final = Path("/")
-#: Files with the limit of a control group, below the folder of its kind; ``memory`` is that of version 1.
-_V1: Final = ("memory", "sys/fs/cgroup/memory", "memory.limit_in_bytes")
-_V2: Final = ("", "sys/fs/cgroup", "memory.max")
 
 
 class HostMemory(NamedTuple):
@@ -44,7 +41,10 @@ def _limits(root: Path) -> Iterator[int]:
         lines = ["0::/", "0:memory:/"]
     for line in lines:
         _number, kinds, path = line.split(":", 2)
-        for kind, folder, name in (_V1, _V2):
+        for kind, folder, name in (  # of version 1 of control groups, and of version 2
+            ("memory", "sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            ("", "sys/fs/cgroup", "memory.max"),
+        ):
             if kind in kinds.split(","):
                 group = PurePosixPath(path.lstrip("/"))
                 for member in (group, *group.parents):

@@ -27,7 +27,6 @@ MOST_ENDED: Final = 1000
 _SPREAD: Final = 60.0
 #: Characters of a cookie that are looked at.
 _LONGEST_COOKIE: Final = 2048
-_ID_BYTES: Final = 16
 
 
 class Login(NamedTuple):
@@ -69,7 +68,7 @@ class Logins:
     def begin(self, principal: str, *, tls: bool) -> Login:
         """Return a new login."""
         now = self.now()
-        return Login(secrets.token_urlsafe(_ID_BYTES), principal, now, now, tls)
+        return Login(secrets.token_urlsafe(16), principal, now, now, tls)
 
     def sign(self, login: Login, key: str) -> str:
         """Return the cookie of a login; ``key``: id of what the principal has shown."""

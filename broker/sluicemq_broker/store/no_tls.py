@@ -13,7 +13,6 @@ from sluicemq_broker.config import MongoUri
 
 _CERTIFICATE: Final = "the certificate of {host}"
 _AUTHORITY: Final = "and tlsCAFile=FILE with its authority, unless this machine trusts that"
-_OF_CLIENTS: Final = ssl.Purpose.CLIENT_AUTH
 #: Words in an error of OpenSSL, and what they mean.
 _CAUSES: Final = (
     ("has expired", f"{_CERTIFICATE} has expired: give that MongoDB a new one"),
@@ -97,7 +96,9 @@ def _verified(file: str, password: str | None, authority: str | None) -> str:
     try:
         for context in (server, client):
             context.load_cert_chain(file, password=password or "")
-        server.load_verify_locations(authority) if authority else server.load_default_certs(_OF_CLIENTS)
+        server.load_verify_locations(authority) if authority else server.load_default_certs(
+            ssl.Purpose.CLIENT_AUTH
+        )
     except OSError as error:
         return str(error.strerror or error)
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 #: Jobs in one page, at most.
 _PAGE: Final = 200
 _CTRL_C: Final = 130
-_SPAN: Final = timespan()
 
 
 class When(click.ParamType[float]):
@@ -34,7 +33,7 @@ class When(click.ParamType[float]):
         try:
             return rfc3339(str(value))
         except ValueError:
-            return time() - float(_SPAN.convert(value, param, ctx))
+            return time() - float(timespan().convert(value, param, ctx))
 
 
 class Header(click.ParamType[tuple[str, str]]):

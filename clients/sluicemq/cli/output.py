@@ -31,10 +31,8 @@ if TYPE_CHECKING:  # commands load rich when they need it: without a table they 
     from rich.table import Table
 
 _PREVIEW = 60  # characters of a payload, of headers or errors, in a table
-_PIPED_WIDTH = 240
 _NAMES = ("id", "name", "queue")  # columns that users copy into commands: never shortened or wrapped
 _NARROW = 12  # characters of a column that is not worth narrowing
-_SPANS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 class CommandClient(Client):
@@ -202,7 +200,7 @@ def _of_strings(value: object) -> str:
 
 def span(seconds: float) -> str:
     """Return a time as one number and its unit."""
-    for length, unit in _SPANS:
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
         if seconds >= length:
             return f"{seconds / length:.0f} {unit}"
     return "0 s"
@@ -219,7 +217,7 @@ def _console(*, stderr: bool) -> Console:
     from rich.console import Console  # noqa: PLC0415
 
     console = Console(stderr=stderr)
-    return console if console.is_terminal else Console(stderr=stderr, width=_PIPED_WIDTH)
+    return console if console.is_terminal else Console(stderr=stderr, width=240)
 
 
 def _is_number(rows: Sequence[Mapping[str, Any]], column: str) -> bool:

@@ -16,7 +16,6 @@ from sluicemq.transport.entry import CANT_ENTER
 #: Exit codes: no broker answers; one does, but its store (MongoDB) does not; one does not let this client in.
 NO_BROKER, NO_STORE, NOT_ADMITTED = 3, 4, 5
 
-_START_ONE = "start one with `sluicemq serve`, or name another with --endpoint"
 _ASKED_FOR = 3.0  # seconds for the test, at most
 
 
@@ -27,7 +26,7 @@ def reached(
     if CANT_ENTER in str(error):
         return NOT_ADMITTED, ""
     if NOBODY_ANSWERS in str(error):
-        return NO_BROKER, _START_ONE
+        return NO_BROKER, "start one with `sluicemq serve`, or name another with --endpoint"
     try:
         with Client(
             timeout=min(invocation.timeout, _ASKED_FOR), wait=False, endpoint=invocation.access

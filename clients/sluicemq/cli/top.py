@@ -33,7 +33,6 @@ except ImportError:  # without terminals as on Unix, there are no keys
 
 #: Lines that are no rows of the table.
 _AROUND: Final = 6
-_LETTERS: Final = 5
 #: Kinds that fail, and errors, that are shown; looks between two questions for those of all queues.
 _CAUSES: Final = 4
 _PATIENCE: Final = 5
@@ -160,7 +159,7 @@ class _View:
         """Return the latest dead letters of the queue."""
         if self._queue is None:
             return []
-        found = self._client.sent.jobs.list(self._queue, ShownState.DEAD, _LETTERS, newest=True, first=0)
+        found = self._client.sent.jobs.list(self._queue, ShownState.DEAD, 5, newest=True, first=0)
         return [_dead_row(letter) for letter in found]
 
     def press(self, key: str) -> None:

@@ -370,7 +370,7 @@ class Connection:
 
     def _dispatch(self, message: wire.Message) -> None:
         if message.verb in (wire.OK, wire.ERROR):
-            answered, whole = self._pending.pop(message.number, _NO_REQUEST)
+            answered, whole = self._pending.pop(message.number, (_ignore, False))
             answered(*_outcome(message, whole=whole))
         elif message.verb == wire.BYE:
             self._move("the broker stops")
@@ -615,9 +615,6 @@ def _complain() -> None:
 
 def _ignore(_value: Any, _error: SluiceError | None) -> None:
     """Ignore the answer to a PING, or to a request that nobody waits for."""
-
-
-_NO_REQUEST = (_ignore, False)
 
 
 def _ignore_signal(_number: int) -> None:

@@ -26,7 +26,6 @@ VARIABLE: Final = OF_CLIENTS["profile"]
 
 #: Keys of a profile; those of files are relative to the file of profiles.
 KEYS: Final = ("endpoint", "key_file", "server_key", "user", "password", "password_file")
-_FILES: Final = ("key_file", "password_file")
 
 
 class Profile:
@@ -85,7 +84,7 @@ def _value(file: str, name: str, key: str, value: Any) -> Any:
         return value
     if not _is_value(value):
         raise ValueError(f"{file}: profile {name}: {key} is a text that is not empty")
-    if key not in _FILES:
+    if key not in ("key_file", "password_file"):
         return value
     return os.path.join(os.path.dirname(file), os.path.expanduser(value))  # noqa: PTH111, PTH118, PTH120
 

@@ -51,7 +51,6 @@ _OF_TASK: Final = Needs(
 _OF_STATS: Final = Needs(Action.READ, shows=visible.stats)
 _OF_ITS_QUEUES: Final = (Effect(Action.MANAGE, "all queues of the worker"),)
 _OF_WORKERS: Final = Needs(Action.READ, 0, shows=visible.workers)
-_ORDERS: Final = frozenset((wire.QUIET, wire.END))
 #: Its queues are known only where the worker is found.
 _OF_WORKER: Final = Needs(Action.MANAGE, more=lambda _session, _action, _name: (), also=_OF_ITS_QUEUES)
 _OF_KINDS: Final = Needs(Action.READ, 0, shows=visible.kinds)
@@ -172,7 +171,7 @@ ADMIN_VERBS: Final[dict[bytes, AdminVerb]] = {
         _OF_WORKER,
         (str, str),
         at_once=True,
-        actions=_ORDERS,
+        actions=frozenset((wire.QUIET, wire.END)),
     ),
     wire.KINDS: AdminVerb(_session, _kinds, _OF_KINDS, (str | None,), reads=True, at_once=True),
     wire.PAUSE: _changes("admin.queues", QueueAdmin.pause, _MANAGE, str, str),

@@ -24,7 +24,6 @@ POLICY: Final = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
     "trusted-types 'none'"
 )
-_FOLDER: Final = "static"
 
 
 class _File(NamedTuple):
@@ -59,7 +58,7 @@ class DashboardFile:
 
 
 def _files() -> dict[str, _File]:
-    folder = resources.files(__package__).joinpath(_FOLDER)
+    folder = resources.files(__package__).joinpath("static")
     found: dict[str, _File] = {}
     for path in folder.iterdir():
         kind = _TYPES.get(path.name.rpartition(".")[2])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 from pymongo.collection import Collection
 
@@ -15,8 +15,6 @@ from sluicemq_broker.store.streams.segments import HEAD, OUTLINE, head_of, segme
 from sluicemq_broker.store.streams.stream_store import STREAM_PREFIX
 from sluicemq_broker.store.values import Document
 
-_OUTLINE: Final = {**OUTLINE, "first": 1, "removed": 1}
-
 
 def damaged_documents(database: Documents) -> Iterator[Damaged]:
     """Yield the documents that brokers can't read; of large collections the latest are looked at."""
@@ -25,7 +23,7 @@ def damaged_documents(database: Documents) -> Iterator[Damaged]:
             if name in COLLECTIONS and (read := COLLECTIONS[name].read):
                 yield from _damaged(database[name], read, None, 10_000)
             elif name.startswith(STREAM_PREFIX):
-                yield from _damaged(database[name], _in_stream, _OUTLINE, 1000)
+                yield from _damaged(database[name], _in_stream, {**OUTLINE, "first": 1, "removed": 1}, 1000)
 
 
 def _in_stream(stored: Document) -> object:

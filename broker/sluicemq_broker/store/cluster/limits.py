@@ -50,7 +50,6 @@ COLLECTION: Final = "limits"
 _TAKINGS: Final = 16
 #: Seconds for which a full bucket is kept, so that each broker finds what it has just taken.
 _KEPT: Final = 60
-_REMOVAL: Final = IndexModel([("remove_at", 1)], name="removal", expireAfterSeconds=0, sparse=True)
 
 
 class Tokens(NamedTuple):
@@ -131,7 +130,10 @@ class LimitStore:
         with translated():
             if not self._indexed:
                 # failpoint limits.prepare
-                self._limits.create_indexes([_REMOVAL], **by_majority(self._limits))
+                self._limits.create_indexes(
+                    [IndexModel([("remove_at", 1)], name="removal", expireAfterSeconds=0, sparse=True)],
+                    **by_majority(self._limits),
+                )
                 self._indexed = True
             writes = [UpdateOne({"_id": self._of(name)}, step, upsert=True) for name, step in steps.items()]
             try:

@@ -11,7 +11,6 @@ from sluicemq_broker.store.jobs.indexes import has_lines
 from sluicemq_broker.store.jobs.outcomes import EXPIRED, death
 from sluicemq_broker.store.values import BY_ID, Document, Jobs, date
 
-_WAITS = [State.READY, State.WAITING]
 _GROUP = {"group": 1}
 
 
@@ -26,7 +25,7 @@ def expire(
     jobs: Jobs, defaults: QueueDefaults, now: float, limit: int, ids: Sequence[str] | None
 ) -> ExpiredJobs:
     """End expired jobs: see :meth:`QueueStore.expire`. Raises the driver's errors."""
-    over: Document = {"expires_at": {"$lte": date(now)}, "state": {"$in": _WAITS}}
+    over: Document = {"expires_at": {"$lte": date(now)}, "state": {"$in": [State.READY, State.WAITING]}}
     if ids is None:
         found = _expired(jobs, now, limit)
     else:

@@ -40,7 +40,6 @@ _KEYS: Final = [("state", 1), *_LINES]
 _TENANT: Final = attrgetter("turn")
 #: Tenants of which more than one job is read in one statement: each takes the server 0.25 ms.
 FEW: Final = 100
-_IN_ORDER: Final = dict(ORDER)
 #: Fields that are read of jobs that are claimed later, and how many jobs in one reply.
 _IDS: Final = {"priority": 1, "tenant": 1}
 _IDS_AT_ONCE: Final = 1000
@@ -370,7 +369,7 @@ class FairPage(ClaimPage):
         """Return the stages that read the next jobs of one tenant."""
         return [
             {"$match": {**self._due, "tenant": {"$eq": tenant or None}}},
-            {"$sort": _IN_ORDER},
+            {"$sort": dict(ORDER)},
             *([{"$skip": skip}] if skip else []),
             {"$limit": most},
             {"$project": fields},

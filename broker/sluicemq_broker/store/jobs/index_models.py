@@ -16,7 +16,6 @@ EXPIRY_INDEX: Final = "expiry"
 REMOVAL_INDEX: Final = "removal"
 DEDUPE_INDEX: Final = "dedupe"
 PACK_INDEX: Final = "pack"
-HEAD_INDEX: Final = "head"
 LINE_INDEX: Final = "line"
 LINE_EXPIRY_INDEX: Final = "line_expiry"
 SLOT_INDEX: Final = "slot"
@@ -57,7 +56,7 @@ IN_LINE: Final = [("wait.group", 1), ("wait.place", 1)]
 #: MongoDB a twentieth of the time of a claim and a commit.
 LINE_INDEXES: Final = [
     # Unique, so that one job of a group at a time is out of its line, at any number of brokers.
-    IndexModel([("head", 1)], name=HEAD_INDEX, unique=True, sparse=True),
+    IndexModel([("head", 1)], name="head", unique=True, sparse=True),
     IndexModel(IN_LINE, name=LINE_INDEX, sparse=True),
     IndexModel([("wait.expires_at", 1)], name=LINE_EXPIRY_INDEX, sparse=True),
 ]

@@ -49,7 +49,6 @@ _CHILDREN: Final = 2000
 #: Milliseconds for a list of collections. The list may wait for the removal of a collection, and the removal
 #: for the transaction of this search.
 _LIST_TIME: Final = 3000
-_NO_QUEUES: Final = {"admin", "config", "local"}
 
 
 class WaitingParent(NamedTuple):
@@ -222,7 +221,7 @@ def _collections(client: MongoClient[Document], known: list[Documents], likely: 
     for database in known:
         yield from (database[name] for name in likely)
     others = [jobs for database in known for jobs in _jobs_of(database) if jobs.name not in likely]
-    there = {collection.name for collection in known} | _NO_QUEUES
+    there = {collection.name for collection in known} | {"admin", "config", "local"}
     # A user who may not list databases has no other ones.
     for other in _unless_forbidden(client.list_database_names):
         if other not in there:
