@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from chaos.fault_kinds import FAULTS
+from chaos.figures import packs
 from chaos.run import run
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
@@ -28,3 +29,4 @@ def test_half_a_minute_of_faults_loses_nothing_and_leaves_nothing_stuck(tmp_path
     outcome = run(SEED, SECONDS, tmp_path / "run", few, pace=0.3)
     assert len(outcome.steps) >= 5
     assert "\n".join(map(str, outcome.breaches)) == ""
+    assert packs(tmp_path / "run")["jobs"] > 0

@@ -20,6 +20,7 @@ def a_run(folder: Path) -> Path:
         book.note("ended", features.SHORT, f"s{number}", verdict="commit")
     at = json.loads((folder / "books" / "worker-1.jsonl").read_text().splitlines()[0])[0]
     events = [
+        {"at": at + 1, "what": "packed", "packs": 3, "jobs": 768, "lifted": 12},
         {"at": at, "what": "begin", "fault": "kill -9 of a broker", "victim": "broker <1>"},
         {"at": at + 0.5, "what": "end", "fault": "kill -9 of a broker", "victim": "broker <1>"},
     ]
@@ -33,6 +34,8 @@ def test_a_page_of_a_run_that_kept_all_promises_says_so(tmp_path: Path) -> None:
     page = (tmp_path / "page.html").read_text()
     assert "every promise was kept" in page
     assert "<title>Chaos, seed 7</title>" in page
+    assert "<b>768</b><span>jobs in packs</span>" in page
+    assert "<b>12</b><span>jobs lifted out of packs</span>" in page
     assert "kill -9 of a broker, broker &lt;1&gt;: from 0:00 for 0.5 s" in page
 
 

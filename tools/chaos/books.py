@@ -19,6 +19,8 @@ STARTED, STOPPED = "started", "stopped"
 DRAINING = "draining"
 #: Facts of producers: about to push, the broker has confirmed, or refused.
 PUSHED, CONFIRMED, REFUSED = "pushed", "confirmed", "refused"
+#: Facts of those that give orders about a job: about to cancel or change it, it was cancelled, there is none.
+ORDERED, CANCELLED, MISSED = "ordered", "cancelled", "missed"
 #: Facts of those that wait for a result; ``CALLED`` says how long a call took.
 ANSWERED, CALLED = "answered", "called"
 #: Facts of workers: a handler begins, it is about to give its verdict, the broker has confirmed the verdict.

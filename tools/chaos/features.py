@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
+from chaos.books import REJECT, ROLLBACK
+
 #: Seconds for which ids stay known where repeated pushes must be harmless for the whole run.
 _KEPT: Final = 7200
 
@@ -28,6 +30,8 @@ SHORT, CLAIMED, ANSWERS = "short", "claimed", "answers"
 ORDERS, NARROW, PACED, TENANTS = "orders", "narrow", "paced", "tenants"
 #: Jobs that go on, jobs with children, jobs that are rejected.
 FIRST, SECOND, PARENTS, PAGES, FAILING, FAILED = "first", "second", "parents", "pages", "failing", "failed"
+#: Plain jobs without ids, which lie in packs: of the library, and of a PUSH socket; what of them is rejected.
+BURSTS, FLOODS, SPOILT = "bursts", "floods", "spoilt"
 #: Jobs of a route and of a schedule.
 ROUTED, TICKS = "routed", "ticks"
 #: Jobs of which two producers push one each for a piece of work; a queue that an operator fills and deletes.
@@ -49,6 +53,10 @@ TENANT_MAX_RUNNING: Final = 2
 CHILDREN: Final = 3
 #: Of so many jobs of ``FAILING`` one is rejected, and one is rolled back at its first attempt.
 FAILS_OF: Final = 5
+#: Of so many jobs in packs one is rejected, and one is rolled back at its first attempt.
+SPOILT_OF: Final = 100
+#: Jobs of one burst: with fewer than 32 left none would be packed.
+BURST_OF: Final = (32, 600)
 
 #: What the producers of the library push.
 PUSHED_BY_LIBRARY: Final[dict[str, Feature]] = {
@@ -73,17 +81,24 @@ PUSHED_BY_SOCKETS: Final[dict[str, Feature]] = {
     PULLED: Feature({}, 4),
     RECEIVED: Feature({}, 4),
 }
+#: What comes in bursts. Nobody gives ids, so the books know each of these jobs by its payload.
+PACKED: Final[dict[str, Feature]] = {
+    BURSTS: Feature({"on_dead": SPOILT}, 80, 0.002),
+    FLOODS: Feature({"on_dead": SPOILT}, 40, 0.002),
+}
+KNOWN_BY_PAYLOAD: Final = frozenset((*PACKED, SPOILT))
 #: What comes from other queues, the stream and the schedule.
 COMING: Final[dict[str, Feature]] = {
     SECOND: Feature({}),
     PAGES: Feature({}),
     FAILED: Feature({}),
+    SPOILT: Feature({}),
     ROUTED: Feature({}),
     TICKS: Feature({}),
     SCRATCH: Feature({}),
 }
 ALL: Final[dict[str, Feature]] = {
-    **PUSHED_BY_LIBRARY, **ASKED_OF_LIBRARY, **PUSHED_BY_SOCKETS, **COMING,
+    **PUSHED_BY_LIBRARY, **ASKED_OF_LIBRARY, **PUSHED_BY_SOCKETS, **PACKED, **COMING,
 }  # fmt: skip
 #: Queues of the workers of the library.
 WORKED_BY_LIBRARY: Final = [name for name in ALL if name not in (*PUSHED_BY_SOCKETS, CLAIMED, SCRATCH)]
@@ -96,7 +111,8 @@ REMEMBERING: Final = frozenset(
 )
 #: States in which a job of each queue is not done yet; a dead letter that moves on is not, either.
 UNFINISHED: Final = {
-    name: ["ready", "reserved", "waiting", *(["dead"] if name == FAILING else [])] for name in ALL
+    name: ["ready", "reserved", "waiting", *(["dead"] if "on_dead" in feature.settings else [])]
+    for name, feature in ALL.items()
 }
 
 _ENDLESS: Final = {"max_attempts": 0, "max_losses": 1_000_000, "backoff": "none", "visibility_timeout": 30.0}
@@ -114,6 +130,11 @@ def configuration() -> dict[str, Any]:
         "routes": [{"stream": STREAM, "topics": [ROUTED_TOPIC], "queue": ROUTED}],
         "schedules": {SCHEDULE: {"queue": TICKS, "payload": SCHEDULE, "every": 2.0, "misfire": "one"}},
     }
+
+
+def fate_in_pack(payload: str) -> str:
+    """Return how the first run of this job of :data:`PACKED` ends; empty: by a commit."""
+    return {7: REJECT, 8: ROLLBACK}.get(int(payload.rpartition("-")[2]) % SPOILT_OF, "")
 
 
 def answer_to(payload: bytes) -> bytes:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import quantiles
-from typing import Final
+from typing import Any, Final
 
 from chaos import books, features
 from chaos.ledger import Disturbance, Ledger
@@ -80,9 +80,19 @@ def faults(ledger: Ledger, began: float, seconds: float) -> list[Disturbance]:
 
 def healed(folder: Path, began: float) -> float | None:
     """Return how many seconds after the begin all faults had been ended."""
+    return next((event["at"] - began for event in _events(folder, "calm")), None)
+
+
+def packs(folder: Path) -> dict[str, int]:
+    """Return how many jobs lay in packs, and how many were lifted out; nothing if the run has not ended."""
+    found = next(_events(folder, "packed"), {})
+    return {name: found[name] for name in ("jobs", "lifted") if name in found}
+
+
+def _events(folder: Path, what: str) -> Iterator[dict[str, Any]]:
     path = folder / "events.jsonl"
-    events = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return next((event["at"] - began for event in events if event["what"] == "calm"), None)
+    events = map(json.loads, path.read_text().splitlines() if path.exists() else [])
+    return (event for event in events if event["what"] == what)
 
 
 def _any(runs: Sequence[object]) -> bool:

@@ -40,7 +40,7 @@ def job_checks(ledger: Ledger) -> Iterator[Breach]:
 
 def lost(ledger: Ledger) -> Iterator[Breach]:
     """Yield the jobs that were confirmed, and never done."""
-    for key in ledger.confirmed.keys() | ledger.settled.keys():
+    for key in (ledger.confirmed.keys() | ledger.settled.keys()) - ledger.cancelled.keys():
         if missing := [
             end for end, verdicts in _has_to_end(ledger, key) if not ledger.first_end(end, *verdicts)
         ]:
@@ -57,7 +57,7 @@ def _has_to_end(ledger: Ledger, key: Key) -> Iterable[tuple[Key, tuple[str, ...]
         return [(key, (FANOUT,)), *(((features.PAGES, page), (COMMIT,)) for page in _pages(id_))]
     pushed = ledger.pushed.get(key)
     if pushed and pushed.about.get("fate") == REJECT:
-        return [(key, (REJECT,)), ((features.FAILED, id_), (COMMIT,))]
+        return [(key, (REJECT,)), ((features.ALL[queue].settings["on_dead"], id_), (COMMIT,))]
     return [(key, (COMMIT,))]
 
 
@@ -84,8 +84,12 @@ def unexpected(ledger: Ledger) -> Iterator[Breach]:
 
 def _expected_payload(ledger: Ledger, key: Key, numbers: dict[str, str]) -> str | None:
     queue, id_ = key
-    came_from = {features.SECOND: features.FIRST, features.FAILED: features.FAILING}.get(queue, queue)
-    if (came_from, id_) in ledger.pushed:
+    came_from = {
+        features.SECOND: [features.FIRST],
+        features.FAILED: [features.FAILING],
+        features.SPOILT: features.PACKED,
+    }.get(queue, [queue])
+    if any((name, id_) in ledger.pushed for name in came_from):
         return id_
     if queue == features.ROUTED:
         return numbers.get(id_)
@@ -137,6 +141,29 @@ def _may_be_repeated(ledger: Ledger, key: Key) -> bool:
     return not (pushed and confirmed) or confirmed.at - pushed.at > _REPEATED
 
 
+def ended_twice(ledger: Ledger) -> Iterator[Breach]:
+    """Yield the jobs of which a broker has confirmed two ends: a commit, a reject, a cancel."""
+    ends: dict[Key, list[Fact]] = defaultdict(list)
+    for fact in ledger.facts:
+        if fact.what in (books.ACKNOWLEDGED, books.CANCELLED):
+            ends[fact.queue, fact.id].append(fact)
+    for key, facts in ends.items():
+        if len(facts) > 1 and (key[0] in features.REMEMBERING or not _may_be_repeated(ledger, key)):
+            yield Breach("again", f"job {key[1]} of {key[0]} has ended {len(facts)} times", ledger.story(key))
+
+
+def stored_twice(ledger: Ledger) -> Iterator[Breach]:
+    """Yield the payloads of packed jobs that came under two ids, or under another one than was confirmed."""
+    for key, runs in ledger.runs.items():
+        if key[0] in features.KNOWN_BY_PAYLOAD:
+            ids = {run.begun.about["job"] for run in runs}
+            if confirmed := ledger.confirmed.get(key):
+                ids.add(confirmed.about["job"])
+            if len(ids) > 1:
+                text = f"{key[1]} of {key[0]} was stored as {', '.join(sorted(ids))}"
+                yield Breach("again", text, ledger.story(key))
+
+
 # ------------------------------------------------------------------ order, limits
 
 
@@ -155,6 +182,22 @@ def out_of_order(ledger: Ledger) -> Iterator[Breach]:
                 yield Breach("order", text, ledger.story(before[1]) + ledger.story(key))
             end = ledger.first_end(key, COMMIT)
             before = max(filter(None, [before, (end, key) if end else None]), default=None)
+
+
+def floods_out_of_order(ledger: Ledger) -> Iterator[Breach]:
+    """Yield jobs that a worker of one broker began behind a later one of their flood, with no fault near."""
+    latest: dict[tuple[str, str, int], tuple[int, Key]] = {}
+    for fact in ledger.facts:
+        key = (fact.queue, fact.id)
+        pushed = ledger.pushed.get(key)
+        if fact.what != books.BEGUN or fact.about["attempt"] != 1 or key[0] != features.FLOODS or not pushed:
+            continue
+        flood, number = (fact.program, pushed.program, pushed.about["burst"]), int(fact.id.rpartition("-")[2])
+        before, other = latest.get(flood, (-1, key))
+        latest[flood] = max((number, key), (before, other))
+        if number < before and ledger.is_calm(pushed.at, fact.at):
+            text = f"job {fact.id} of a flood began behind {other[1]}"
+            yield Breach("order", text, ledger.story(other) + ledger.story(key))
 
 
 def over_limits(ledger: Ledger) -> Iterator[Breach]:
@@ -274,5 +317,6 @@ def idle(ledger: Ledger) -> Iterator[Breach]:
 
 
 _CHECKS: Final = (
-    lost, unexpected, again, done_twice, out_of_order, over_limits, wrong_results, hung, refused, idle,
+    lost, unexpected, again, ended_twice, stored_twice, done_twice, out_of_order, floods_out_of_order,
+    over_limits, wrong_results, hung, refused, idle,
 )  # fmt: skip

@@ -57,6 +57,8 @@ class Ledger:
     pushed: dict[Key, Fact] = field(default_factory=dict)
     confirmed: dict[Key, Fact] = field(default_factory=dict)
     settled: dict[Key, Fact] = field(default_factory=dict)
+    #: Jobs that were cancelled, or may have been: nobody knows of an order without an answer.
+    cancelled: dict[Key, Fact] = field(default_factory=dict)
     runs: dict[Key, list[Run]] = field(default_factory=lambda: defaultdict(list))
 
     @classmethod
@@ -66,13 +68,8 @@ class Ledger:
         running: dict[str, dict[Key, Run]] = defaultdict(dict)
         for fact in facts:
             key = (fact.queue, fact.id)
+            it._enter(key, fact)
             match fact.what:
-                case books.PUSHED:
-                    it.pushed.setdefault(key, fact)
-                case books.CONFIRMED:
-                    it.confirmed.setdefault(key, fact)
-                case books.ANSWERED | books.ACKNOWLEDGED:
-                    it.settled.setdefault(key, fact)
                 case books.STARTED:
                     running[fact.program].clear()
                 case books.BEGUN:
@@ -82,6 +79,22 @@ class Ledger:
                     if key in running[fact.program]:
                         running[fact.program].pop(key).ended = fact
         return it
+
+    def _enter(self, key: Key, fact: Fact) -> None:
+        """Keep what those have booked who push, commit and cancel."""
+        match fact.what:
+            case books.PUSHED:
+                self.pushed.setdefault(key, fact)
+            case books.CONFIRMED:
+                self.confirmed.setdefault(key, fact)
+            case books.ANSWERED | books.ACKNOWLEDGED:
+                self.settled.setdefault(key, fact)
+            case books.ORDERED if fact.about["order"] != "change":
+                self.cancelled[key] = fact
+            case books.CANCELLED if fact.about["order"] == "cancel":  # one that runs may begin meanwhile
+                self.settled.setdefault(key, fact)
+            case books.MISSED:
+                self.cancelled.pop(key, None)
 
     @classmethod
     def read(cls, folder: Path) -> Ledger:
@@ -99,6 +112,10 @@ class Ledger:
             if disturbance.delays and disturbance.begin <= since and until <= disturbance.end + _SETTLING:
                 return disturbance
         return None
+
+    def is_calm(self, since: float, until: float) -> bool:
+        """Return whether no fault was there in this time, and none had ended shortly before."""
+        return not any(fault.begin <= until and since <= fault.end + _SETTLING for fault in self.disturbances)
 
     def story(self, key: Key) -> list[str]:
         """Return all lines about a job, in any queue, as evidence."""

@@ -7,6 +7,7 @@ import queue
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import Any, Final, Self
@@ -14,10 +15,21 @@ from typing import Any, Final, Self
 import zmq
 
 from chaos import features
-from chaos.books import ANSWERED, CALLED, CONFIRMED, PUSHED, REFUSED, REJECT, ROLLBACK
+from chaos.books import (
+    ANSWERED,
+    CALLED,
+    CANCELLED,
+    CONFIRMED,
+    MISSED,
+    ORDERED,
+    PUSHED,
+    REFUSED,
+    REJECT,
+    ROLLBACK,
+)
 from chaos.features import Feature
 from chaos.life import Life
-from sluicemq import Producer, PushReceipt, SluiceError, TimeoutError
+from sluicemq import Client, NotFoundError, Producer, PushReceipt, SluiceError, TimeoutError
 
 #: Keys of ordered jobs, and tenants, of each life of a producer.
 _KEYS: Final = 4
@@ -26,6 +38,8 @@ _TENANTS: Final = ("ada", "ben", "cleo")
 _CALL: Final = 8.0
 #: Milliseconds after which a REQ socket asks again, at another broker.
 _ASK_AGAIN: Final = 2500
+#: Jobs of a burst that are cancelled or changed by their ids.
+_ORDERS: Final = 4
 
 
 def producer(life: Life) -> None:
@@ -33,6 +47,7 @@ def producer(life: Life) -> None:
     receipts: queue.SimpleQueue[PushReceipt | None] = queue.SimpleQueue()
     with Producer(on_refused=lambda *_: None, endpoint=life.endpoints) as pushing:
         life.begin(_confirm, life, receipts)
+        life.begin(_push_bursts, life, pushing)
         for name, number in _paced(life, features.PUSHED_BY_LIBRARY):
             id_ = life.new_id(name, number)
             options, fate = _of_job(life, name, number)
@@ -44,17 +59,21 @@ def producer(life: Life) -> None:
 
 def _confirm(life: Life, receipts: queue.SimpleQueue[PushReceipt | None]) -> None:
     while (receipt := receipts.get()) is not None:
-        confirmed = False
-        while not confirmed:
-            try:
-                receipt.wait(5)
-            except TimeoutError:
-                continue
-            except SluiceError as error:
-                life.book.note(REFUSED, receipt.queue, receipt.id, code=error.code)
-                break
-            confirmed = True
-            life.book.note(CONFIRMED, receipt.queue, receipt.id, existed=receipt.existed)
+        _settle_push(life, receipt, receipt.id)
+
+
+def _settle_push(life: Life, receipt: PushReceipt, name: str) -> bool:
+    """Book under this name what becomes of a push, and return whether it was confirmed."""
+    while True:
+        try:
+            receipt.wait(5)
+        except TimeoutError:
+            continue
+        except SluiceError as error:
+            life.book.note(REFUSED, receipt.queue, name, code=error.code)
+            return False
+        life.book.note(CONFIRMED, receipt.queue, name, existed=receipt.existed, job=receipt.id)
+        return True
 
 
 def _of_job(life: Life, name: str, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -91,6 +110,51 @@ def _paced(life: Life, chosen: Mapping[str, Feature], share: float = 0.5) -> Ite
             if life.over.wait(max(0.0, next_at - time.monotonic())):
                 return
             yield name, next(numbers[name])
+
+
+# ------------------------------------------------------------------ bursts
+
+
+def _push_bursts(life: Life, pushing: Producer) -> None:
+    """Push many jobs without ids at a time, and give orders about some of those that are confirmed."""
+    with Client(timeout=5.0, endpoint=life.endpoints) as client:
+        for burst in _bursts(life, features.BURSTS, 0.5):
+            receipts = pushing.push_many(features.BURSTS, [name.encode() for name in burst])
+            settled = zip(burst, receipts, strict=True)
+            confirmed = [(name, receipt.id) for name, receipt in settled if _settle_push(life, receipt, name)]
+            for name, job in life.random.sample(confirmed, min(_ORDERS, len(confirmed))):
+                _order(life, client, name, job)
+
+
+def _bursts(life: Life, queue: str, share: float) -> Iterator[list[str]]:
+    """Yield payloads, booked as pushed, as often as the rate of their queue says, until the end."""
+    sent, rate = 0, features.PACKED[queue].rate * life.pace * share
+    while True:
+        size = life.random.randint(*features.BURST_OF)
+        if life.over.wait(size / rate):
+            return
+        life.wait_for_room()
+        burst = [life.new_id(queue, number) for number in range(sent, sent + size)]
+        for name in burst:
+            life.book.note(PUSHED, queue, name, fate=features.fate_in_pack(name), burst=sent)
+        yield burst
+        sent += size
+
+
+def _order(life: Life, client: Client, name: str, job: str) -> None:
+    """Cancel a job while nobody has it, or whoever has it, or give it another priority."""
+    order = life.random.choice(("cancel", "cancel running", "change"))
+    life.book.note(ORDERED, features.BURSTS, name, order=order)
+    try:
+        if order == "change":
+            client.jobs.change(features.BURSTS, job, priority=life.random.randint(0, 9))
+        else:
+            client.jobs.cancel(features.BURSTS, job, running=order == "cancel running")
+            life.book.note(CANCELLED, features.BURSTS, name, order=order)
+    except NotFoundError:
+        life.book.note(MISSED, features.BURSTS, name, order=order)
+    except SluiceError:  # it may have been carried out
+        return
 
 
 # ------------------------------------------------------------------ results
@@ -142,6 +206,7 @@ def plain_producer(life: Life) -> None:
     """Push by PUSH sockets, which hear nothing, and ask by a REQ socket, which asks again by the id."""
     with zmq.Context() as context:
         life.begin(_ask, life, context)
+        life.begin(_flood, life, context)
         with _Pushes(context, life) as pushes:
             chosen = {name: features.ALL[name] for name in (features.PULLED, features.RECEIVED)}
             for name, number in _paced(life, chosen, 1.0):
@@ -158,10 +223,8 @@ class _Pushes:
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
         self._life = life
         for name in (features.PULLED, features.RECEIVED):
-            socket = self._sockets[name] = context.socket(zmq.PUSH)
-            socket.immediate, socket.sndhwm, socket.linger, socket.sndtimeo = True, 10, 5000, 200
-            for doors in life.doors:
-                socket.connect(doors[f"{name}.frontend"])
+            doors = [doors[f"{name}.frontend"] for doors in life.doors]
+            self._sockets[name] = _pushing(context, 10, *doors)
 
     def send(self, name: str, id_: str) -> None:
         frames = [name.encode(), json.dumps({"id": id_}).encode(), id_.encode()]
@@ -178,6 +241,28 @@ class _Pushes:
     def __exit__(self, *_: object) -> None:
         for socket in self._sockets.values():
             socket.close()
+
+
+def _pushing(context: zmq.Context[zmq.Socket[bytes]], most: int, *doors: str) -> zmq.Socket[bytes]:
+    """Return a socket that pushes at these doors, with at most so many messages on their way to each."""
+    socket = context.socket(zmq.PUSH)
+    socket.immediate, socket.sndhwm, socket.linger, socket.sndtimeo = True, most, 5000, 200
+    for door in doors:
+        socket.connect(door)
+    return socket
+
+
+def _flood(life: Life, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    """Push many jobs without ids at a time at one broker; what it does not take at once is not sent."""
+    doors = [doors[f"{features.RECEIVED}.frontend"] for doors in life.doors]
+    sockets = [_pushing(context, features.BURST_OF[1], door) for door in doors]
+    for burst in _bursts(life, features.FLOODS, 1.0):
+        socket = life.random.choice(sockets)
+        with suppress(zmq.Again):
+            for name in burst:
+                socket.send_multipart([features.FLOODS.encode(), name.encode()])
+    for socket in sockets:
+        socket.close()
 
 
 def _ask(life: Life, context: zmq.Context[zmq.Socket[bytes]]) -> None:

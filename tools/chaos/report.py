@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from chaos.breach import Breach
 from chaos.checker import summary_of
-from chaos.figures import Figures, faults, figures, healed
+from chaos.figures import Figures, faults, figures, healed, packs
 from chaos.ledger import Disturbance, Ledger
 from chaos.picture import Line, chart, clock, kind_of, lanes, shade
 
@@ -54,7 +54,7 @@ def write(file: Path, folder: Path, breaches: Sequence[Breach], title: str = "")
     its_faults = faults(ledger, its.began, its.seconds)
     page = [
         _head(title or "Chaos run", its, its_faults, breaches),
-        _tiles(summary_of(ledger), its, its_faults),
+        _tiles(summary_of(ledger), its, its_faults, packs(folder)),
         _pictures(its, its_faults, healed(folder, its.began)),
         _promises(breaches),
         _breaches(breaches),
@@ -78,12 +78,14 @@ def _breaches_in_words(count: int) -> str:
     return "1 breach" if count == 1 else f"{count} breaches"
 
 
-def _tiles(facts: dict[str, Any], its: Figures, found: Sequence[Disturbance]) -> str:
+def _tiles(facts: dict[str, Any], its: Figures, found: Sequence[Disturbance], packed: dict[str, int]) -> str:
     rest, since = its.longest_rest
     tiles = {
         "jobs confirmed": f"{facts['confirmed']:,}",
         "runs": f"{facts['runs']:,}",
         "jobs run more than once": f"{facts['run more than once']:,}",
+        "jobs in packs": f"{packed.get('jobs', 0):,}",
+        "jobs lifted out of packs": f"{packed.get('lifted', 0):,}",
         "stream messages": f"{facts['messages']:,}",
         "faults": f"{len(found)}",
         f"longest rest, at {clock(since)}": f"{rest} s",

@@ -11,6 +11,7 @@ from chaos import checker, report
 from chaos.breach import Breach
 from chaos.fault_kinds import FAULTS, Fault
 from chaos.load import MAY, PROGRAMS, Load, configuration
+from chaos.packed import packed
 from chaos.plan import Step, plan
 from chaos.rig import Rig
 
@@ -52,6 +53,9 @@ def run(
         say("all is healed; draining")
         drained = load.drain(DRAINED)
         say("drained" if drained else f"not drained within {DRAINED:.0f} s")
+        packs = packed(rig.mongo_uri, rig.database)
+        rig.note("packed", **packs)
+        say("of {jobs} jobs in {packs} packs {lifted} were lifted out".format_map(packs))
         breaches = checker.check(folder, rig.mongo_uri, rig.database)
         breaches += [Breach("stop", text) for text in rig.stop()]
     report.write(page or folder / "report.html", folder, breaches)

@@ -13,6 +13,7 @@ from chaos import features
 from chaos.books import ACKNOWLEDGED, BEGUN, COMMIT, ENDED, FANOUT, FORWARD, REJECT, ROLLBACK
 from chaos.life import Life
 from sluicemq import (
+    ClaimedJob,
     Client,
     FanOut,
     Forward,
@@ -25,8 +26,9 @@ from sluicemq import (
     Worker,
 )
 
-#: Jobs at once at each worker of the library, so that jobs wait in it when it dies.
+#: Jobs at once at each worker of the library, so that jobs wait in it when it dies; one of these in bursts.
 _PREFETCH: Final = 5
+_OF_PACKS: Final = (1, _PREFETCH, 64, 300)
 _CLAIM: Final = 10
 
 
@@ -36,10 +38,11 @@ def worker(life: Life) -> None:
         Worker(
             name,
             _Handler(life),
-            prefetch=_PREFETCH,
+            prefetch=life.random.choice(_OF_PACKS) if name in features.PACKED else _PREFETCH,
             name=life.program,
             stop_timeout=5.0,
-            endpoint=life.endpoints,
+            # One broker keeps an order
+            endpoint=life.endpoints.partition(",")[0] if name == features.FLOODS else life.endpoints,
         )
         for name in features.WORKED_BY_LIBRARY
     ]
@@ -61,11 +64,11 @@ class _Handler:
         self._life = life
 
     def __call__(self, job: Job) -> Any:
-        book, name = self._life.book, job.queue
-        book.note(BEGUN, name, job.id, attempt=job.attempt, payload=job.payload.decode())
+        name = job.queue
+        id_ = _begin(self._life, job)
         time.sleep(self._life.random.uniform(0.1, 1.0) * features.ALL[name].work)
         verdict = _verdict(job)
-        book.note(ENDED, name, job.id, verdict=verdict)
+        self._life.book.note(ENDED, name, id_, verdict=verdict)
         match verdict:
             case "reject":
                 raise Reject("as it was pushed to be")
@@ -81,17 +84,28 @@ class _Handler:
         return features.answer_to(job.payload) if name == features.ANSWERS else None
 
 
-def _verdict(job: Job) -> str:
-    fate = job.headers.get("fate") if job.queue == features.FAILING else None
+def _begin(life: Life, job: Job | ClaimedJob) -> str:
+    """Book that a job is begun, and return the id by which the books know it."""
+    payload = job.payload.decode()
+    id_ = payload if job.queue in features.KNOWN_BY_PAYLOAD else job.id
+    life.book.note(BEGUN, job.queue, id_, attempt=job.attempt, payload=payload, job=job.id)
+    return id_
+
+
+def _verdict(job: Job | ClaimedJob) -> str:
+    if job.queue in features.PACKED:
+        fate = features.fate_in_pack(job.payload.decode())
+    else:
+        fate = str(job.headers["fate"]) if job.queue == features.FAILING else ""
     if fate == REJECT or (fate == ROLLBACK and job.attempt == 1):
-        return str(fate)
+        return fate
     return {features.FIRST: FORWARD, features.PARENTS: FANOUT}.get(job.queue, COMMIT)
 
 
 def _claim(life: Life) -> None:
     with Client(endpoint=life.endpoints) as client:
         while not life.over.is_set():
-            for name in (features.CLAIMED, features.SHORT):
+            for name in (features.CLAIMED, features.SHORT, features.BURSTS):
                 try:
                     _settle_claim(life, client, name)
                 except SluiceError:
@@ -101,13 +115,20 @@ def _claim(life: Life) -> None:
 def _settle_claim(life: Life, client: Client, name: str) -> None:
     with client.jobs.reserve(name, _CLAIM, wait=0.5) as claim:
         for job in claim.jobs:
-            life.book.note(BEGUN, name, job.id, attempt=job.attempt, payload=job.payload.decode())
-            life.book.note(ENDED, name, job.id, verdict=COMMIT)
+            id_, verdict = _begin(life, job), _verdict(job)
+            life.book.note(ENDED, name, id_, verdict=verdict)
             try:
-                job.commit()
+                match verdict:
+                    case "reject":
+                        job.reject("as it was pushed to be")
+                    case "rollback":
+                        job.retry("its first attempt", 0.1)
+                        continue
+                    case _:
+                        job.commit()
             except (LeaseLostError, UncertainError):
                 continue
-            life.book.note(ACKNOWLEDGED, name, job.id, attempt=job.attempt)
+            life.book.note(ACKNOWLEDGED, name, id_, attempt=job.attempt)
 
 
 # ------------------------------------------------------------------ plain sockets
