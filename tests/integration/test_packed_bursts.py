@@ -53,7 +53,11 @@ def test_a_burst_without_workers_lies_in_packs_and_is_drained_in_order(jobs: Own
     assert done == payloads()
 
 
-def test_a_burst_beside_workers_is_done_once_and_each_hundredth_job_fails_alone(jobs: OwnQueue) -> None:
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("many", [MANY, pytest.param(100_000, marks=pytest.mark.full)])
+def test_a_burst_beside_workers_is_done_once_and_each_hundredth_job_fails_alone(
+    jobs: OwnQueue, many: int
+) -> None:
     done: Counter[bytes] = Counter()
     begun = count()
 
@@ -66,18 +70,17 @@ def test_a_burst_beside_workers_is_done_once_and_each_hundredth_job_fails_alone(
         done[job.payload] += 1
 
     with Worker(jobs.queue, handle, endpoint=jobs.endpoint, prefetch=64):
-        for receipt in jobs.producer.push_many(jobs.queue, payloads()):
-            receipt.wait(60)
-        wait_until(lambda: len(done) == MANY * 99 // 100, 60, "all done")
-        wait_until(
-            lambda: jobs.collection.count_documents({"state": {"$ne": "dead"}}) == 0, 60, "no other left"
-        )
-    failed = {b"%d" % number for number in range(7, MANY, 100)}
-    assert done == Counter(set(payloads()) - failed)
+        for receipt in jobs.producer.push_many(jobs.queue, payloads(many)):
+            receipt.wait(300)
+        wait_until(lambda: len(done) == many * 99 // 100, 300, "all done")
+        wait_until(lambda: not jobs.collection.find_one({"state": {"$ne": "dead"}}), 60, "no other left")
+    failed = {b"%d" % number for number in range(7, many, 100)}
+    assert done == Counter(set(payloads(many)) - failed)
+    wait_until(lambda: jobs.counts()["dead"] == many // 100, 60, "the count")
     dead: list[Any] = list(jobs.collection.find({"state": "dead"}))
     assert {row["payload"] for row in dead} == failed
     assert {row["errors"][0]["reason"] for row in dead} == {"the seventh"}
-    assert next(begun) == MANY + MANY // 100
+    assert next(begun) == many + many // 100
 
 
 def test_a_pack_that_a_worker_leaves_half_done_goes_on_with_the_next_one(jobs: OwnQueue) -> None:
