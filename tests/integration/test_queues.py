@@ -80,7 +80,7 @@ def test_a_job_that_came_during_the_removal_is_held_until_it_is_settled(queues: 
     queues.let_go_removed()
     # Then no audit gives it to another
     [delivery] = worker.deliveries
-    assert queue.scheduler.reservations.knows(delivery.job.id, delivery.job.reservation.number)
+    assert not queue.scheduler.reservations.unknown([(delivery.job.id, delivery.job.reservation.number)])
     queue.settling.settle([Verdict(delivery.receipt, wire.COMMIT)], Settlement(told.append))
     assert deadline.until(lambda: bool(told))
     assert told == [{}]

@@ -168,7 +168,7 @@ def test_an_unanswered_claim_is_known_until_read(rig: DispatchRig, monkeypatch: 
         raise Unclear("cut")
 
     def read_back(owner: str, hold: int) -> list[Job]:
-        known.append(rig.scheduler.reservations.knows("a", hold))
+        known.append(not rig.scheduler.reservations.unknown([("a", hold)]))
         return claimed(owner, hold)
 
     rig.store.after_claim = cut

@@ -60,10 +60,10 @@ def test_what_is_inserted_reserved_is_known_from_before_its_insert_is_sent(rig: 
     go_on()
     assert rig.store.inserts
     assert job.owner == "owner-1"
-    assert rig.scheduler.reservations.knows("a", job.reservation.number)
+    assert not rig.scheduler.reservations.unknown([("a", job.reservation.number)])
     held.set()
     rig.drain()
-    assert rig.scheduler.reservations.knows("a", job.reservation.number)
+    assert not rig.scheduler.reservations.unknown([("a", job.reservation.number)])
 
 
 def test_large_jobs_are_inserted_in_parts_that_one_statement_takes(rig: IntakeRig) -> None:
@@ -87,7 +87,7 @@ def test_durable_jobs_that_wait_for_an_insert_before_them_are_known(rig: IntakeR
     # Then the audit does not take it for an orphan
     assert told.times == 1
     assert "later" not in rig.held
-    assert rig.scheduler.reservations.knows("later", later.reservation.number)
+    assert not rig.scheduler.reservations.unknown([("later", later.reservation.number)])
     held.set()
     rig.drain()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from sluicemq_broker.job import Job
@@ -30,8 +29,6 @@ class Reservations:
         self._jobs: dict[str, Job] = {}
         self._doubles: dict[tuple[str, int], Job] = {}
         self._being_made: set[int] = set()
-        self._packs: Counter[tuple[str, int]] = Counter()  # jobs of each, by its id and number
-        self._pack_of: dict[tuple[str, int], tuple[str, int]] = {}
 
     def __contains__(self, job_id: object) -> bool:
         return job_id in self._jobs
@@ -57,10 +54,6 @@ class Reservations:
         for job in jobs:
             if held.setdefault(job.id, job) is not job:
                 self._doubles[(job.id, job.reservation.number)] = job
-            if job.pack is not None:
-                number = job.reservation.number
-                pack = self._pack_of[job.id, number] = (job.pack.id, number)
-                self._packs[pack] += 1
 
     def remove(self, jobs: Iterable[Job]) -> None:
         """The last statement about these jobs was answered; jobs that are not in here are skipped."""
@@ -72,25 +65,23 @@ class Reservations:
                     self._promote(job.id)
             else:
                 self._doubles.pop((job.id, job.reservation.number), None)
-            if self._pack_of:
-                self._leave_pack((job.id, job.reservation.number))
 
-    def _leave_pack(self, job: tuple[str, int]) -> None:
-        pack = self._pack_of.pop(job, None)
-        if pack is not None:
-            self._packs[pack] -= 1
-            if not self._packs[pack]:
-                del self._packs[pack]
+    def unknown(self, found: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
+        """Return those of these reservations, by id and number, that are not in here, nor may be in a moment.
 
-    def knows(self, job_id: str, hold: int) -> bool:
-        """True if this reservation, of a job or of a pack, is in here, or may be in a moment."""
+        That of a pack is in here while any of its jobs is.
+        """
+        packs = {job.pack: job.reservation.number for job in self if job.pack is not None}
+        held = {(pack.id, number) for pack, number in packs.items()}
+        return [
+            (name, hold)
+            for name, hold in found
+            if hold not in self._being_made and (name, hold) not in held and not self._has(name, hold)
+        ]
+
+    def _has(self, job_id: str, hold: int) -> bool:
         job = self._jobs.get(job_id)
-        return (
-            hold in self._being_made
-            or (job is not None and job.reservation.number == hold)
-            or (job_id, hold) in self._doubles
-            or (job_id, hold) in self._packs
-        )
+        return (job is not None and job.reservation.number == hold) or (job_id, hold) in self._doubles
 
     def under(self, owner: str) -> list[Job]:
         """The jobs reserved under one owner id."""

@@ -122,13 +122,12 @@ class Sweeper:
         return {
             (queue.name, owner, job_id, hold)
             for owner in self._owners.own_ids()
-            for job_id, hold in queue.store.reservations(owner)
-            if not queue.scheduler.reservations.knows(job_id, hold)
+            for job_id, hold in queue.scheduler.reservations.unknown(queue.store.reservations(owner))
         }
 
     def _free(self, queue: Queue, orphans: set[_Missing]) -> None:
         for name, owner, job_id, hold in orphans:
-            if name == queue.name and not queue.scheduler.reservations.knows(job_id, hold):
+            if name == queue.name and queue.scheduler.reservations.unknown([(job_id, hold)]):
                 self._counters.add(Count.ORPHANS, queue.store.free(job_id, owner, hold))
                 queue.jobs_ready()
 
