@@ -22,6 +22,7 @@ from integration.model_of_two_brokers import VISIBILITY, WORK, seats, slots, una
 from integration.model_runs import check, run_alone, surrounded
 from sluicemq.protocol import wire
 from sluicemq_broker.job import Dedupe, Job
+from sluicemq_broker.security import ANYBODY
 from sluicemq_broker.store import QueueStore
 from support.faulty_mongo import Fault, Kind
 from support.small_broker import BEAT, SmallBroker
@@ -100,13 +101,13 @@ class TwoBrokers(Lives):
             queue.pause(frozenset({wire.DELIVERY}) - queue.paused)
             return
         before = self._stored(job_id)
-        more = {"change": [{"priority": 5, "delay": 1.0}]}.get(order, [])
+        of: dict[str, list[Any]] = {"change": [{"priority": 5, "delay": 1.0}], "cancel": [None, ANYBODY]}
         if order == "redrive":  # which goes on beside all else
             if before:
                 self.lives[job_id].to_redrive = True
             self._do(slot, lambda broker: broker.dead_letters.redrive("mail", {"ids": [job_id]}, None))
             return
-        self._do(slot, lambda broker: getattr(broker.job_admin, order)("mail", job_id, *more))
+        self._do(slot, lambda broker: getattr(broker.job_admin, order)("mail", job_id, *of.get(order, ())))
         if before:
             self._ordered(order, before, self._stored(job_id))
 

@@ -26,6 +26,7 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.job import Job, Misfire, Timetable
 from sluicemq_broker.queue import Onward, Push, Settlement, Verdict
+from sluicemq_broker.security import ANYBODY
 from sluicemq_broker.store import QueueStore, Schedule
 from support.faulty_mongo import Fault, Kind
 from support.long_forms import short_where
@@ -66,7 +67,7 @@ class TwoBrokersWithPipelines(Stories):
         schedule = Schedule(
             name="beat", queue="next", payload=b"beat", timetable=timetable, misfire=Misfire.ALL
         )
-        self.brokers[0].schedules.put(schedule)
+        self.brokers[0].schedules.put(schedule, ANYBODY)
         for seat, queue in enumerate(QUEUES):
             self.put_to_work(seat, self.brokers[seat % 2], 2, queue)
         for slot, group in ((0, None), (1, "g")):
@@ -105,7 +106,7 @@ class TwoBrokersWithPipelines(Stories):
             name, job_id = waiting[number % len(waiting)]
             self.cancelled.add(job_id)
             with suppress(SluiceError):
-                self.brokers[slot].job_admin.cancel(name, job_id)
+                self.brokers[slot].job_admin.cancel(name, job_id, None, ANYBODY)
 
     # ---------------------------------------------------------- what brokers do
 

@@ -24,6 +24,7 @@ from sluicemq_broker.queue import JobMaker
 from sluicemq_broker.queues import Queues, Schedules
 from sluicemq_broker.queues.schedules import run_id
 from sluicemq_broker.runtime import Count, Counters
+from sluicemq_broker.security import ANYBODY
 from sluicemq_broker.store import QueueStore, Schedule, ScheduleStore, connect
 from support.between import after
 from support.broker_process import BrokerProcess
@@ -87,7 +88,7 @@ def hours(*numbers: int) -> list[str]:
 
 
 def test_each_run_is_pushed_once_at_its_time(node: Node, mail: QueueStore) -> None:
-    node.schedules.put(hourly(headers={"priority": 7, "ttl": 60.0}))
+    node.schedules.put(hourly(headers={"priority": 7, "ttl": 60.0}), ANYBODY)
     for when in (NOW, NEXT - 0.001, NEXT, NEXT + 1, NEXT + HOUR, NEXT + HOUR + 2):
         node.at(when)
     assert runs(mail) == hours(0, 1)
@@ -99,7 +100,7 @@ def test_each_run_is_pushed_once_at_its_time(node: Node, mail: QueueStore) -> No
 
 def test_of_any_number_of_brokers_one_pushes(mongo_uri: str, node: Node, mail: QueueStore) -> None:
     # Given brokers that all see the run before any of them pushes it
-    node.schedules.put(hourly())
+    node.schedules.put(hourly(), ANYBODY)
     seen = node.store.one("report")
     name = mail.jobs.database.name
     told: list[Any] = []
@@ -124,7 +125,7 @@ def test_of_any_number_of_brokers_one_pushes(mongo_uri: str, node: Node, mail: Q
 def test_a_broker_killed_between_two_statements_leaves_neither_and_another_pushes_the_run(
     node: Node, mail: QueueStore, monkeypatch: pytest.MonkeyPatch, after: str
 ) -> None:
-    node.schedules.put(hourly())
+    node.schedules.put(hourly(), ANYBODY)
     insert = QueueStore.insert_within
 
     def killed(self: QueueStore, *arguments: Any) -> None:
@@ -144,7 +145,7 @@ def test_a_broker_killed_between_two_statements_leaves_neither_and_another_pushe
 def test_a_broker_killed_after_its_transaction_has_pushed_the_run_and_nobody_does_again(
     node: Node, mail: QueueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node.schedules.put(hourly())
+    node.schedules.put(hourly(), ANYBODY)
     push = ScheduleStore.push
 
     def killed(*arguments: Any) -> None:
@@ -165,7 +166,7 @@ def test_a_broker_killed_after_its_transaction_has_pushed_the_run_and_nobody_doe
 def test_what_was_missed_is_made_up_for_as_it_says(
     node: Node, mail: QueueStore, misfire: Misfire, made_up_for: tuple[int, ...]
 ) -> None:
-    node.schedules.put(hourly(misfire=misfire))
+    node.schedules.put(hourly(misfire=misfire), ANYBODY)
     node.at(NEXT + 4.5 * HOUR)
     node.at(NEXT + 4.6 * HOUR)
     assert runs(mail) == hours(*made_up_for)
@@ -174,7 +175,7 @@ def test_what_was_missed_is_made_up_for_as_it_says(
 
 
 def test_all_that_was_missed_in_a_month_comes_though_in_parts(node: Node, mail: QueueStore) -> None:
-    node.schedules.put(hourly(misfire=Misfire.ALL))
+    node.schedules.put(hourly(misfire=Misfire.ALL), ANYBODY)
     for _ in range(9):
         node.at(NEXT + 719 * HOUR)
     assert runs(mail) == sorted(hours(*range(720)))
@@ -192,7 +193,7 @@ def test_of_missed_runs_for_which_a_transaction_is_too_old_fewer_are_pushed_at_o
             raise OperationFailure("the transaction has been aborted", 251)
         return insert(self, documents, **options)
 
-    node.schedules.put(hourly(misfire=Misfire.ALL))
+    node.schedules.put(hourly(misfire=Misfire.ALL), ANYBODY)
     with monkeypatch.context() as patch:
         patch.setattr(Collection, "insert_many", of_age)
         for _ in range(40):
@@ -205,7 +206,7 @@ def test_of_missed_runs_for_which_a_transaction_is_too_old_fewer_are_pushed_at_o
 def test_a_run_whose_id_is_there_is_not_pushed_again(node: Node, mail: QueueStore) -> None:
     mail.prepare()
     mail.push([a_job(hours(0)[0], b"by hand")], NOW)
-    node.schedules.put(hourly())
+    node.schedules.put(hourly(), ANYBODY)
     node.at(NEXT)
     assert everything(mail)[hours(0)[0]]["payload"] == b"by hand"
     assert node.counters.values[Count.REPEATED] == 1
@@ -214,7 +215,7 @@ def test_a_run_whose_id_is_there_is_not_pushed_again(node: Node, mail: QueueStor
 
 @pytest.mark.parametrize(("misfire", "skipped"), [(Misfire.ALL, 0), (Misfire.ONE, 4), (Misfire.SKIP, 5)])
 def test_missed_runs_that_are_left_out_are_counted(node: Node, misfire: Misfire, skipped: int) -> None:
-    node.schedules.put(hourly(misfire=misfire))
+    node.schedules.put(hourly(misfire=misfire), ANYBODY)
     node.at(NEXT + 4.5 * HOUR)
     assert node.store.one("report").skipped == skipped
     assert node.counters.values[Count.RUNS_SKIPPED] == skipped
@@ -222,24 +223,24 @@ def test_missed_runs_that_are_left_out_are_counted(node: Node, misfire: Misfire,
 
 def test_a_zone_unknown_to_this_host_is_named_and_its_runs_stay_due(node: Node, mail: QueueStore) -> None:
     # Given a schedule of a broker with newer time zones
-    node.schedules.put(hourly())
+    node.schedules.put(hourly(), ANYBODY)
     node.store.schedules.update_one({"_id": "report"}, {"$set": {"timezone": "Mars/Base"}})
     admin = ScheduleAdmin(node.schedules)
-    [row] = admin.do("list", {})
+    [row] = admin.do("list", {}, ANYBODY)
     assert "timezone is 'Mars/Base'" in row.problem
     with pytest.raises(
         BadHeadersError, match="schedule 'report' can't run at this broker: timezone is 'Mars/Base'"
     ):
-        admin.do("resume", {"name": "report"})
+        admin.do("resume", {"name": "report"}, ANYBODY)
     node.at(NEXT + 1)
     assert (runs(mail), node.counters.values[Count.SCHEDULES_FAILED]) == ([], 1)
     assert node.store.one("report").next_at == NEXT
 
 
 def test_what_was_changed_meanwhile_is_not_pushed_as_it_was(node: Node, mail: QueueStore) -> None:
-    node.schedules.put(hourly())
+    node.schedules.put(hourly(), ANYBODY)
     seen = node.store.one("report")
-    node.schedules.put(hourly(misfire=Misfire.SKIP))
+    node.schedules.put(hourly(misfire=Misfire.SKIP), ANYBODY)
     mail.prepare()
     assert node.store.push(seen, NEXT + HOUR, [a_job()], mail, NOW) is None
     assert runs(mail) == []
@@ -248,15 +249,15 @@ def test_what_was_changed_meanwhile_is_not_pushed_as_it_was(node: Node, mail: Qu
 @pytest.mark.parametrize("misfire", [Misfire.ONE, Misfire.ALL])
 def test_one_that_is_declared_again_misses_no_run(node: Node, mail: QueueStore, misfire: Misfire) -> None:
     # Given a run that is due, and was not pushed yet
-    node.schedules.put(hourly(misfire=misfire))
+    node.schedules.put(hourly(misfire=misfire), ANYBODY)
     node.clock.time = NEXT + 0.02
     # When an application that starts says the same again
-    assert not node.schedules.put(hourly(misfire=misfire))
+    assert not node.schedules.put(hourly(misfire=misfire), ANYBODY)
     # Then it stays due, also if it was missed
     node.at(NEXT + 1)
     assert runs(mail) == hours(0)
     node.clock.time = NEXT + 2.5 * HOUR
-    node.schedules.put(hourly(misfire=misfire))
+    node.schedules.put(hourly(misfire=misfire), ANYBODY)
     node.at(NEXT + 2.5 * HOUR)
     assert runs(mail) == (hours(0, 1, 2) if misfire is Misfire.ALL else hours(0, 2))
 
@@ -265,26 +266,26 @@ def test_one_that_counts_seconds_runs_though_it_is_declared_more_often(node: Nod
     every = replace(hourly(), timetable=Timetable(every=6.0))
     for second in range(0, 20, 4):
         node.clock.time = NOW + second
-        node.schedules.put(every)
+        node.schedules.put(every, ANYBODY)
         node.schedules.tick()
     assert runs(mail) == [run_id("report", NOW + 6), run_id("report", NOW + 12)]
 
 
 def test_another_payload_leaves_the_next_run_and_other_times_plan_anew(node: Node) -> None:
-    node.schedules.put(hourly())
+    node.schedules.put(hourly(), ANYBODY)
     node.clock.time = NEXT + HOUR
-    assert node.schedules.put(replace(hourly(), payload=b"other"))
+    assert node.schedules.put(replace(hourly(), payload=b"other"), ANYBODY)
     stored = node.store.one("report")
     assert (stored.payload, stored.next_at) == (b"other", NEXT)
-    assert node.schedules.put(replace(hourly(), timetable=Timetable("30 * * * *")))
+    assert node.schedules.put(replace(hourly(), timetable=Timetable("30 * * * *")), ANYBODY)
     assert node.store.one("report").next_at == NEXT + 1.5 * HOUR
 
 
 def test_a_declaration_beside_another_is_held_to_that(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    node.schedules.put(hourly())
+    node.schedules.put(hourly(), ANYBODY)
     other = replace(hourly(), timetable=Timetable("30 * * * *"))
-    after(monkeypatch, Collection, "find_one", lambda: node.schedules.put(other))
-    node.schedules.put(replace(hourly(), payload=b"other"))
+    after(monkeypatch, Collection, "find_one", lambda: node.schedules.put(other, ANYBODY))
+    node.schedules.put(replace(hourly(), payload=b"other"), ANYBODY)
     stored = node.store.one("report")
     assert (stored.payload, stored.timetable.cron, stored.next_at) == (b"other", "0 * * * *", NEXT)
 
@@ -297,7 +298,7 @@ def test_one_that_was_planned_by_a_wrong_clock_is_planned_anew_when_it_is_resume
     month = 30 * 86400.0
     timetable = Timetable("0 * * * *") if kind == "cron" else Timetable(every=HOUR)
     node.clock.time = NOW + month
-    node.schedules.put(replace(hourly(), timetable=timetable))
+    node.schedules.put(replace(hourly(), timetable=timetable), ANYBODY)
     node.clock.time = NOW
     planned = node.store.one("report").next_at
     resumed = node.resumed("report")
@@ -310,13 +311,13 @@ def test_one_that_was_planned_by_a_wrong_clock_is_planned_anew_when_it_is_resume
 
 
 def test_resume_leaves_a_run_due_that_is_overdue(node: Node) -> None:
-    node.schedules.put(hourly())
+    node.schedules.put(hourly(), ANYBODY)
     node.clock.time = NEXT + 1.5 * HOUR
     assert node.resumed("report") == NEXT
 
 
 def test_a_paused_one_misses_nothing(node: Node, mail: QueueStore) -> None:
-    node.schedules.put(hourly(misfire=Misfire.ALL))
+    node.schedules.put(hourly(misfire=Misfire.ALL), ANYBODY)
     node.schedules.pause("report")
     node.at(NEXT + 3.5 * HOUR)
     assert node.resumed("report") == NEXT + 4 * HOUR
@@ -325,7 +326,7 @@ def test_a_paused_one_misses_nothing(node: Node, mail: QueueStore) -> None:
 
 
 def test_while_its_queues_intake_is_paused_a_run_waits(node: Node, mail: QueueStore) -> None:
-    node.schedules.put(hourly())
+    node.schedules.put(hourly(), ANYBODY)
     queue = node.queues.open("mail")
     queue.pause(frozenset({"intake"}))
     node.at(NEXT)
@@ -337,7 +338,7 @@ def test_while_its_queues_intake_is_paused_a_run_waits(node: Node, mail: QueueSt
 
 def test_one_that_fails_keeps_none_from_its_turn(node: Node, mail: QueueStore) -> None:
     for name in ("a", "report", "z"):
-        node.schedules.put(hourly(name))
+        node.schedules.put(hourly(name), ANYBODY)
     node.store.schedules.update_many({"_id": {"$ne": "report"}}, {"$set": {"headers": {"ttl": "soon"}}})
     node.at(NEXT)
     assert runs(mail) == hours(0)

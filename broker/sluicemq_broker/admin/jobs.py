@@ -17,7 +17,7 @@ from sluicemq_broker.context import Context
 from sluicemq_broker.queue import Queue, check_headers
 from sluicemq_broker.queues import Census, FailedParents, Queues, push_one
 from sluicemq_broker.runtime import FLAG, Count, read_json, read_options
-from sluicemq_broker.security import ANYBODY, Caller, Unchanged, authorize, pay_for_one, visible
+from sluicemq_broker.security import Caller, Unchanged, authorize, pay_for_one, visible
 from sluicemq_broker.store import (
     MOST_CUT,
     SHOWN_STATES,
@@ -144,8 +144,8 @@ class JobAdmin:
         self,
         name: str,
         job_id: str,
-        options: dict[str, Any] | None = None,
-        caller: Caller = ANYBODY,
+        options: dict[str, Any] | None,
+        caller: Caller,
     ) -> None:
         """Remove one waiting job, or with ``running`` one that a worker has; waiters and worker are notified.
 
@@ -172,7 +172,7 @@ class JobAdmin:
             self._counters.add(Count.PURGED)
             queue.results.check()
         else:
-            self.cancel(name, job_id)
+            self._cancel(queue, job_id, running=False)
 
     def _inspector(self, queue: Queue) -> Inspector:
         queue.store.prepare()

@@ -28,7 +28,7 @@ from sluicemq_broker.config import NO_VALUE, require_setting, stored_value
 from sluicemq_broker.job import State
 from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues import Census, Delete, Purge, Queues, Task, Tasks, check_name
-from sluicemq_broker.security import ANYBODY, Caller, Effect, Need, Unchanged, authorize
+from sluicemq_broker.security import Caller, Effect, Need, Unchanged, authorize
 from sluicemq_broker.store import ALL_QUEUES, MOST_LOOKED_AT, SHOWN_STATES, Waiting, backlog
 from sluicemq_devices.hub import in_pieces
 
@@ -85,7 +85,7 @@ class QueueAdmin:
         seen = (queue for queue in queues if queue.workers and is_seen(queue.name))
         return list(islice((row for queue in seen for row in queue.worker_list(_MOST_OF_ONE)), _MOST_WORKERS))
 
-    def order_worker(self, action: str, name: str, caller: Caller = ANYBODY) -> int:
+    def order_worker(self, action: str, name: str, caller: Caller) -> int:
         """Let the workers of this name get no more jobs, or end them; returns how many queues they work on.
 
         The caller must be allowed to manage each of these.
@@ -161,7 +161,7 @@ class QueueAdmin:
         return needs
 
     def set_settings(
-        self, name: str, settings: dict[str, Any], caller: Caller = ANYBODY
+        self, name: str, settings: dict[str, Any], caller: Caller
     ) -> list[SettingRow] | Unchanged:
         """Set settings at all brokers; returns what they are now, and what else they could be here.
 

@@ -15,7 +15,7 @@ from sluicemq.protocol.rules import kept, number, one_of
 from sluicemq_broker.job import Misfire, Timetable
 from sluicemq_broker.queues import Schedules
 from sluicemq_broker.runtime import TEXT, read_options
-from sluicemq_broker.security import ANYBODY, Caller, Effect, Need, Unchanged, pay_for_one
+from sluicemq_broker.security import Caller, Effect, Need, Unchanged, pay_for_one
 from sluicemq_broker.store import Schedule
 from sluicemq_devices.hub import let_others_run
 
@@ -24,7 +24,7 @@ _RUNS: Final = 5
 
 
 class ScheduleAdmin:
-    """The recurring jobs of all brokers on this database; those added here are of ``caller``."""
+    """The recurring jobs of all brokers on this database."""
 
     actions: ClassVar[frozenset[str]]
     """Names of what :meth:`do` can."""
@@ -34,13 +34,8 @@ class ScheduleAdmin:
     )
     """Permissions that they may need besides."""
 
-    def __init__(self, schedules: Schedules, caller: Caller = ANYBODY) -> None:
+    def __init__(self, schedules: Schedules) -> None:
         self.schedules = schedules
-        self.caller = caller
-
-    def by(self, caller: Caller) -> ScheduleAdmin:
-        """Return these for a caller."""
-        return ScheduleAdmin(self.schedules, caller)
 
     def needs(self, action: str, about: dict[str, Any]) -> list[Need]:
         """Return the permissions that an action needs, on the queues of its schedule; waits for MongoDB.
@@ -79,15 +74,18 @@ class ScheduleAdmin:
             runs=tuple(from_document(JobRow, run) for run in self.schedules.runs(schedule, _RUNS)),
         )
 
-    def do(self, action: str, about: dict[str, Any]) -> Any:
-        """Carry out one action of the verb SCHEDULE; waits for MongoDB. Raises BadFrames."""
+    def do(self, action: str, about: dict[str, Any], caller: Caller) -> Any:
+        """Carry out one action of the verb SCHEDULE; waits for MongoDB. Raises BadFrames.
+
+        What is added is the caller's.
+        """
         do = _ACTIONS.get(action)
         if do is None:
             raise BadFramesError(f"a SCHEDULE can't {action[:32]!r}, only {', '.join(_ACTIONS)}")
-        return do(self, about)
+        return do(self, about, caller)
 
 
-def _list(admin: ScheduleAdmin, _about: dict[str, Any]) -> list[ScheduleRow]:
+def _list(admin: ScheduleAdmin, _about: dict[str, Any], _caller: Caller) -> list[ScheduleRow]:
     rows = []
     for done, schedule in enumerate(admin.schedules.all(), 1):
         rows.append(_row(schedule))
@@ -96,7 +94,7 @@ def _list(admin: ScheduleAdmin, _about: dict[str, Any]) -> list[ScheduleRow]:
     return rows
 
 
-def _add(admin: ScheduleAdmin, about: dict[str, Any]) -> ScheduleRow | Unchanged:
+def _add(admin: ScheduleAdmin, about: dict[str, Any], caller: Caller) -> ScheduleRow | Unchanged:
     read = read_options(about, _OPTIONS, "a schedule")
     if missing := {"name", "queue", "payload"} - read.keys():
         raise BadFramesError(f"a schedule needs a {min(missing)}")
@@ -105,14 +103,14 @@ def _add(admin: ScheduleAdmin, about: dict[str, Any]) -> ScheduleRow | Unchanged
     headers = read.pop("options", {})
     of_job = {key: read[key] for key in ("name", "queue", "payload")}
     schedule = Schedule(**of_job, timetable=when, headers=headers, misfire=misfire)
-    return _changed(admin, schedule.name, admin.schedules.put(schedule, admin.caller))
+    return _changed(admin, schedule.name, admin.schedules.put(schedule, caller))
 
 
-def _pause(admin: ScheduleAdmin, about: dict[str, Any]) -> Unchanged | None:
+def _pause(admin: ScheduleAdmin, about: dict[str, Any], _caller: Caller) -> Unchanged | None:
     return None if admin.schedules.pause(_named(about)) else Unchanged()
 
 
-def _resume(admin: ScheduleAdmin, about: dict[str, Any]) -> ScheduleRow | Unchanged:
+def _resume(admin: ScheduleAdmin, about: dict[str, Any], _caller: Caller) -> ScheduleRow | Unchanged:
     name = _named(about)
     return _changed(admin, name, admin.schedules.resume(name))
 
@@ -122,9 +120,9 @@ def _changed(admin: ScheduleAdmin, name: str, changed: bool) -> ScheduleRow | Un
     return row if changed else Unchanged(row)
 
 
-def _run(admin: ScheduleAdmin, name: str) -> str:
-    pay_for_one(admin.caller.principal)
-    return admin.schedules.run_now(name)
+def _run(admin: ScheduleAdmin, about: dict[str, Any], caller: Caller) -> str:
+    pay_for_one(caller.principal)
+    return admin.schedules.run_now(_named(about))
 
 
 def _named(about: dict[str, Any]) -> str:
@@ -165,12 +163,12 @@ _OPTIONS: Final = {
     "misfire": one_of(*Misfire),
     "options": kept("a map of headers", lambda value: isinstance(value, dict)),
 }
-_ACTIONS: Final[dict[str, Callable[[ScheduleAdmin, dict[str, Any]], Any]]] = {
+_ACTIONS: Final[dict[str, Callable[[ScheduleAdmin, dict[str, Any], Caller], Any]]] = {
     wire.LIST: _list,
     wire.ADD: _add,
-    wire.REMOVE: lambda admin, about: admin.schedules.remove(_named(about)),
+    wire.REMOVE: lambda admin, about, _caller: admin.schedules.remove(_named(about)),
     wire.SUSPEND: _pause,
     wire.GO_ON: _resume,
-    wire.RUN: lambda admin, about: _run(admin, _named(about)),
+    wire.RUN: _run,
 }
 ScheduleAdmin.actions = frozenset(_ACTIONS)

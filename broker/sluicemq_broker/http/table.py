@@ -91,7 +91,7 @@ def _kinds(of: Sources, call: Call) -> KindsRow:
 
 
 def _schedule(action: str) -> Any:
-    return lambda of, call, name: of.admin.schedules.by(call.caller).do(action, {"name": name})
+    return lambda of, call, name: of.admin.schedules.do(action, {"name": name}, call.caller)
 
 
 def _of_operation(request: falcon.Request, task_id: str) -> Iterator[Need]:
@@ -194,7 +194,9 @@ SCHEDULES: Final = (
     Route(
         _GET, f"{BASE}/schedules", "schedules.list", "Recurring jobs",
         Needs(Action.MANAGE, shows=visible.all_schedules), SchedulesRow,
-        do=lambda of, _call: SchedulesRow(schedules=tuple(of.admin.schedules.do(wire.LIST, {}))),
+        do=lambda of, call: SchedulesRow(
+            schedules=tuple(of.admin.schedules.do(wire.LIST, {}, call.caller))
+        ),
     ),
     Route(
         _GET, _SCHEDULES, "schedules.get", "A schedule, its next five runs, the jobs of its latest runs",
@@ -203,7 +205,7 @@ SCHEDULES: Final = (
     Route(
         _POST, f"{_SCHEDULES}/add", "schedules.add", "Push a job again and again; replaces one of this name",
         Needs(Action.MANAGE, more=_of_new_schedule, hidden=True), ScheduleRow,
-        do=lambda of, call, name: of.admin.schedules.by(call.caller).do(wire.ADD, call.body.fields(name)),
+        do=lambda of, call, name: of.admin.schedules.do(wire.ADD, call.body.fields(name), call.caller),
         body=ScheduleBody, act="schedule add",
     ),
     Route(_POST, f"{_SCHEDULES}/delete", "schedules.delete", "Remove a schedule", _SCHEDULE, None,

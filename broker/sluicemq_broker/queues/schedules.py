@@ -116,7 +116,7 @@ class Schedules:
         """Return True if the queue exists, at any broker; the first run makes another one."""
         return not self._queues.is_missing(queue)
 
-    def put(self, schedule: Schedule, caller: Caller = ANYBODY) -> bool:
+    def put(self, schedule: Schedule, caller: Caller) -> bool:
         """Make or replace a caller's schedule; False: it is there, just so. Raises what is wrong with it.
 
         Its jobs have the caller's name and tenant.

@@ -38,7 +38,7 @@ from sluicemq_broker.doors import (
 )
 from sluicemq_broker.job import State
 from sluicemq_broker.queue import Delivery, check_headers
-from sluicemq_broker.security import plain
+from sluicemq_broker.security import ANYBODY, plain
 from sluicemq_broker.store import UNKNOWN, type_of
 
 if TYPE_CHECKING:
@@ -360,7 +360,7 @@ class Session:
 
     def _schedule(self, _number: int, fields: Fields) -> Any:
         action, about = take(fields, str, dict)
-        return self._queues.schedules.do(action, about)
+        return self._queues.schedules.do(action, about, ANYBODY)
 
     def _queue(self, fields: Fields) -> MemoryQueue:
         return self._queues.get(take(fields, str)[0])

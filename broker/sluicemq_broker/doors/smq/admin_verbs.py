@@ -83,11 +83,6 @@ def _starts(subject: str, method: Callable[..., Any], needs: Needs, *types: Any)
     return AdminVerb(attrgetter(subject), method, needs, types, takes_long=True)
 
 
-def _schedules(session: Any) -> ScheduleAdmin:
-    admin: Admin = session.admin
-    return admin.schedules.by(session.caller)
-
-
 def _session(session: Any) -> Any:
     return session
 
@@ -199,11 +194,11 @@ ADMIN_VERBS: Final[dict[bytes, AdminVerb]] = {
     wire.TASK: _reads("admin.tasks", Tasks.find, _OF_TASK, str),
     wire.TCANCEL: _changes("admin.tasks", Tasks.cancel, _OF_TASK, str),
     wire.SCHEDULE: AdminVerb(
-        _schedules,
-        ScheduleAdmin.do,
+        _session,
+        lambda session, action, about: session.admin.schedules.do(action, about, session.caller),
         Needs(
             Action.MANAGE,
-            more=ScheduleAdmin.needs,
+            more=lambda session, action, about: session.admin.schedules.needs(action, about),
             shows=visible.schedules,
             hidden=True,
             also=ScheduleAdmin.effects,
