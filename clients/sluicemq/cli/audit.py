@@ -45,25 +45,16 @@ def list_(
 ) -> None:
     """Show who changed what, who logged in, and what was refused: the newest first."""
     times = {"since": _before(newer_than), "until": _before(older_than)}
-    with invocation.client() as client:
-        if follow:
-            _follow(invocation, client, choice)
-        else:
-            _show(invocation, _pages(client, limit, {**choice, **times}))
+    if follow:
+        _follow(invocation, invocation.broker, choice)
+    else:
+        rows = _pages(invocation.broker, limit, {**choice, **times})
+        invocation.answer({"records": rows}, [_line(row) for row in rows], "no records")
 
 
 def _pages(client: CommandClient, limit: int, choice: Mapping[str, Any]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = client.sent.audit.list(limit=limit, **choice)
     return found
-
-
-def _show(invocation: Invocation, rows: list[dict[str, Any]]) -> None:
-    if invocation.as_json:
-        invocation.json({"records": rows})
-    elif rows:
-        invocation.table("", [_line(row) for row in rows])
-    else:
-        invocation.note("no records")
 
 
 def _follow(invocation: Invocation, client: CommandClient, choice: Mapping[str, Any]) -> None:

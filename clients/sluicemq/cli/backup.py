@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import click
 
-from sluicemq.cli.output import Invocation
+from sluicemq.cli.output import Invocation, of_broker
 from sluicemq.cli.principal_store import chosen_uri
-from sluicemq.installed import ABSENT, BACKUP, command_of
+from sluicemq.installed import BACKUP
 from sluicemq.protocol.errors import SluiceError
 
 _URI: Final = "SLUICEMQ_MONGODB_URI"
@@ -51,7 +51,7 @@ def _place(command: Callable[..., Any]) -> Callable[..., Any]:
         invocation.as_json |= as_json
         if folder is not None and (uri is not None or uri_file is not None):
             raise click.UsageError("give one of --mongodb-uri, --mongodb-uri-file and --data-dir")
-        module = _of_broker()
+        module = of_broker(BACKUP)
         chosen = chosen_uri(uri, uri_file)
         named = bool(config or chosen or folder)
         try:
@@ -130,13 +130,3 @@ def _what_runs(done: dict[str, Any]) -> str:
     if done["paused"]:
         return f"{what} are paused: go on with sluicemq queues resume QUEUE, and schedules resume NAME"
     return f"the jobs of {what} run as soon as a broker starts there; to look around first: --paused"
-
-
-def _of_broker() -> Any:
-    try:
-        module = command_of(BACKUP)
-    except ImportError:
-        module = None
-    if module is None:
-        raise click.ClickException(ABSENT)
-    return module

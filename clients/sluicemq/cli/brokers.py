@@ -24,8 +24,7 @@ def list_(invocation: Invocation) -> None:
 
     With those that fell silent in the last day, and the schema of the store.
     """
-    with invocation.client() as client:
-        found = _ask(client)
+    found = _ask(invocation.broker)
     if invocation.as_json:
         invocation.json(found)
     else:
@@ -41,13 +40,12 @@ def upgrade(invocation: Invocation, *, yes: bool) -> None:
     Brokers go on with their work. Refused while a broker lives that can't read the new schema. There is no
     way back: older versions can't use the store any more.
     """
-    with invocation.client() as client:
-        found = _ask(client)
-        now, newest = found["schema"], found["newest"]
-        if now < newest and not yes:
-            _show(invocation, found, err=True)
-            click.confirm(f"Raise the store from schema {now} to {newest}, for good?", abort=True, err=True)
-        answer = client.brokers.upgrade()
+    found = _ask(invocation.broker)
+    now, newest = found["schema"], found["newest"]
+    if now < newest and not yes:
+        _show(invocation, found, err=True)
+        click.confirm(f"Raise the store from schema {now} to {newest}, for good?", abort=True, err=True)
+    answer = invocation.broker.brokers.upgrade()
     before, schema = answer.before, answer.schema
     text = (
         f"the store had schema {schema} already" if before == schema else f"the store has schema {schema} now"

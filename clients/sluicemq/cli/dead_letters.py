@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import islice
 from operator import itemgetter
 from time import time
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 
 from sluicemq.cli.jobs import in_short, limit_option, list_jobs
 from sluicemq.cli.nouns import Noun
 from sluicemq.cli.operations import carried_out
-from sluicemq.cli.options import Ago
+from sluicemq.cli.options import Ago, together
 from sluicemq.cli.output import CommandClient, Invocation, span
 from sluicemq.dead_letters import DeadLetterChoice
 from sluicemq.protocol.rows import RedriveRow, plain
 from sluicemq.protocol.wire import ShownState
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _MOST_SHOWN = 10
 #: Options that choose dead letters by their properties.
@@ -31,29 +29,21 @@ def dead_letters() -> None:
     """Look at dead letters, make them ready again, or remove them."""
 
 
-def _of_time(function: _Function) -> _Function:
-    """Add the options that choose dead letters by the time of their death."""
-    for option in (
-        click.option("--until", "--older-than", "older_than", type=Ago(), metavar="T",
-                     help="Those that died before T: 2h (ago), or 2030-01-31T12:00."),
-        click.option("--since", "--newer-than", "newer_than", type=Ago(), metavar="T",
-                     help="Those that died at T or later: 2h (ago), or 2030-01-31T12:00."),
-    ):  # fmt: skip
-        function = option(function)
-    return function
-
-
-def _of_cause(function: _Function) -> _Function:
-    """Add the options that choose dead letters by why and when they died, and by kind."""
-    for option in (
-        _of_time,
-        click.option("--kind", metavar="NAME", help="Those of this kind."),
-        click.option("--place", metavar="NAME", help="Those raised in this function; ? is none."),
-        click.option("--error", metavar="TYPE", help="Those of this type of error, as in by-error."),
-        click.option("--reason", metavar="TEXT", help="Those with TEXT in their last error."),
-    ):
-        function = option(function)
-    return function
+#: Options that choose dead letters by the time of their death.
+_of_time = together(
+    click.option("--since", "--newer-than", "newer_than", type=Ago(), metavar="T",
+                 help="Those that died at T or later: 2h (ago), or 2030-01-31T12:00."),
+    click.option("--until", "--older-than", "older_than", type=Ago(), metavar="T",
+                 help="Those that died before T: 2h (ago), or 2030-01-31T12:00."),
+)  # fmt: skip
+#: Options that choose them by why and when they died, and by kind.
+_of_cause = together(
+    click.option("--reason", metavar="TEXT", help="Those with TEXT in their last error."),
+    click.option("--error", metavar="TYPE", help="Those of this type of error, as in by-error."),
+    click.option("--place", metavar="NAME", help="Those raised in this function; ? is none."),
+    click.option("--kind", metavar="NAME", help="Those of this kind."),
+    _of_time,
+)
 
 
 @dead_letters.command("list")
@@ -73,23 +63,22 @@ def list_(
             raise click.UsageError("--oldest takes a QUEUE, and no other choice")
         list_jobs(invocation, queue, ShownState.DEAD, limit)
         return
-    with invocation.client() as client:
-        found = [
-            (letter.get("ended_at") or 0, {"queue": name, **letter})
-            for name in _with_dead_letters(client, queue)
-            for letter in _latest(client, name, limit + 1, which, whole=invocation.as_json)
-        ]
-        found.sort(key=itemgetter(0), reverse=True)
-        jobs, more = [job for _, job in found[:limit]], len(found) > limit
-        if invocation.as_json:
-            invocation.json({"queue": queue, "state": ShownState.DEAD, "jobs": jobs, "more": more})
-        elif jobs:
-            invocation.table("", in_short(jobs, ShownState.DEAD, time(), ("queue",) if queue is None else ()))
-            if more:
-                invocation.note(f"the newest {limit}: --limit shows more")
-        else:
-            matching = "matching " if which else ""
-            invocation.note(f"no {matching}dead letters{f' in {queue}' if queue else ''}")
+    found = [
+        (letter.get("ended_at") or 0, {"queue": name, **letter})
+        for name in _with_dead_letters(invocation.broker, queue)
+        for letter in _latest(invocation.broker, name, limit + 1, which, whole=invocation.as_json)
+    ]
+    found.sort(key=itemgetter(0), reverse=True)
+    jobs, more = [job for _, job in found[:limit]], len(found) > limit
+    if invocation.as_json:
+        invocation.json({"queue": queue, "state": ShownState.DEAD, "jobs": jobs, "more": more})
+    elif jobs:
+        invocation.table("", in_short(jobs, ShownState.DEAD, time(), ("queue",) if queue is None else ()))
+        if more:
+            invocation.note(f"the newest {limit}: --limit shows more")
+    else:
+        matching = "matching " if which else ""
+        invocation.note(f"no {matching}dead letters{f' in {queue}' if queue else ''}")
 
 
 def _latest(
@@ -120,10 +109,9 @@ def export(invocation: Invocation, /, queue: str | None, **cause: Any) -> None:
     A payload that is no text is {"base64": ...}. One above 1 MiB is left out; jobs show has it.
     """
     which = _which_letters(**cause)
-    with invocation.client() as client:
-        for name in _with_dead_letters(client, queue):
-            for letter in client.sent.dead_letters.iterate(name, **which):
-                invocation.json({"queue": name, **letter})
+    for name in _with_dead_letters(invocation.broker, queue):
+        for letter in invocation.broker.sent.dead_letters.iterate(name, **which):
+            invocation.json({"queue": name, **letter})
 
 
 @dead_letters.command()
@@ -132,8 +120,7 @@ def export(invocation: Invocation, /, queue: str | None, **cause: Any) -> None:
 @click.pass_obj
 def count(invocation: Invocation, /, queue: str, **cause: Any) -> None:
     """Count the dead letters of a QUEUE."""
-    with invocation.client() as client:
-        found = client.dead_letters.count(queue, **_which_letters(**cause))
+    found = invocation.broker.dead_letters.count(queue, **_which_letters(**cause))
     about = "" if found.exact else "about "
     invocation.result(f"{about}{found.count}", queue=queue, count=found.count, exact=found.exact)
 
@@ -144,14 +131,9 @@ def count(invocation: Invocation, /, queue: str, **cause: Any) -> None:
 @click.pass_obj
 def by_reason(invocation: Invocation, /, queue: str, **times: float | None) -> None:
     """Show why the latest dead letters of a QUEUE died, the most frequent reasons first."""
-    with invocation.client() as client:
-        found = plain(client.dead_letters.by_reason(queue, **_moments(**times)))
-    if invocation.as_json:
-        invocation.json({"queue": queue, "reasons": found})
-    elif found:
-        invocation.table("", [{"count": error["count"], "reason": error["reason"]} for error in found])
-    else:
-        invocation.note(f"no dead letters in {queue}")
+    found = plain(invocation.broker.dead_letters.by_reason(queue, **_moments(**times)))
+    rows = [{"count": error["count"], "reason": error["reason"]} for error in found]
+    invocation.answer({"queue": queue, "reasons": found}, rows, f"no dead letters in {queue}")
 
 
 @dead_letters.command()
@@ -159,16 +141,11 @@ def by_reason(invocation: Invocation, /, queue: str, **times: float | None) -> N
 @click.pass_obj
 def by_error(invocation: Invocation, queue: str | None) -> None:
     """Show the errors of the latest dead letters, of a QUEUE or of all queues: what was raised, and where."""
-    with invocation.client() as client:
-        found = plain(client.dead_letters.by_error(queue))
-    if invocation.as_json:
-        invocation.json(found)
-    elif found["errors"]:
-        invocation.table("", [_error_row(error) for error in found["errors"]])
-        if found["looked"] < found["dead"]:
-            invocation.note(f"{found['looked']} of {found['dead']} dead letters were looked at")
-    else:
-        invocation.note(f"no dead letters{f' in {queue}' if queue else ''}")
+    found = plain(invocation.broker.dead_letters.by_error(queue))
+    none = f"no dead letters{f' in {queue}' if queue else ''}"
+    invocation.answer(found, [_error_row(error) for error in found["errors"]], none)
+    if found["errors"] and found["looked"] < found["dead"] and not invocation.as_json:
+        invocation.note(f"{found['looked']} of {found['dead']} dead letters were looked at")
 
 
 def _error_row(error: dict[str, Any]) -> dict[str, Any]:
@@ -186,17 +163,14 @@ def _error_row(error: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _which(function: _Function) -> _Function:
-    """Add the arguments and options that choose dead letters."""
-    for option in (
-        click.option("--limit", type=click.IntRange(1), metavar="N", help="At most N, the oldest."),
-        _of_cause,
-        click.option("--all", "everything", is_flag=True, help="All of them."),
-        click.argument("ids", metavar="[ID]...", nargs=-1),
-        click.argument("queue"),
-    ):
-        function = option(function)
-    return function
+#: Arguments and options that choose dead letters.
+_which = together(
+    click.argument("queue"),
+    click.argument("ids", metavar="[ID]...", nargs=-1),
+    click.option("--all", "everything", is_flag=True, help="All of them."),
+    _of_cause,
+    click.option("--limit", type=click.IntRange(1), metavar="N", help="At most N, the oldest."),
+)
 
 
 @dead_letters.command()
@@ -212,11 +186,10 @@ def redrive(
     history stays. Exits with 1 if an ID can't be redriven.
     """
     wanted = _chosen(ids, **which)
-    with invocation.client() as client:
-        redriven = carried_out(
-            invocation,
-            lambda wait: client.dead_letters.redrive(queue, ids or None, to=to, wait=wait, **wanted),
-        )
+    redriven = carried_out(
+        invocation,
+        lambda wait: invocation.broker.dead_letters.redrive(queue, ids or None, to=to, wait=wait, **wanted),
+    )
     _report(invocation, queue, to, redriven)
     if ids and redriven.refused:
         click.get_current_context().exit(1)
@@ -233,12 +206,11 @@ def discard(invocation: Invocation, /, queue: str, ids: tuple[str, ...], *, yes:
     """
     some = bool(ids) or any(which[option] is not None for option in _COMMON)
     wanted = _chosen(ids, **which) if some else DeadLetterChoice(limit=which["limit"])
-    if not yes:
-        click.confirm(_question(queue, ids, wanted), abort=True, err=True)
-    with invocation.client() as client:
-        count = carried_out(
-            invocation, lambda wait: client.dead_letters.discard(queue, ids or None, wait=wait, **wanted)
-        )
+    invocation.confirm(_question(queue, ids, wanted), yes=yes)
+    count = carried_out(
+        invocation,
+        lambda wait: invocation.broker.dead_letters.discard(queue, ids or None, wait=wait, **wanted),
+    )
     invocation.result(
         f"removed {count} dead letters of {queue}", queue=queue, state=ShownState.DEAD, removed=count
     )

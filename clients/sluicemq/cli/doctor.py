@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import click
 
-from sluicemq.cli.output import Invocation, printable
-from sluicemq.installed import ABSENT, DOCTOR, command_of
+from sluicemq.cli.output import Invocation, of_broker, printable
+from sluicemq.installed import DOCTOR
 from sluicemq.protocol import environment
 from sluicemq.protocol.errors import NotAdmittedError, SluiceError, TimeoutError, UnavailableError
 from sluicemq.transport.endpoints import VARIABLE
@@ -50,7 +50,7 @@ def doctor(
     Exit codes: 0: all is well. 1: there are warnings. 2: there are errors.
     """
     invocation: Invocation = ctx.obj
-    module = _of_broker()
+    module = of_broker(DOCTOR)
     try:
         examination = module.examine(config, uri_file, database)
     except ValueError as error:
@@ -68,16 +68,6 @@ def doctor(
     if report is not None:
         invocation.note(f"the report is in {report}")
     ctx.exit(found["exit_code"])
-
-
-def _of_broker() -> Any:
-    try:
-        module = command_of(DOCTOR)
-    except ImportError:
-        module = None
-    if module is None:
-        raise click.ClickException(ABSENT)
-    return module
 
 
 def _name_the_broker(invocation: Invocation, endpoint: str) -> None:

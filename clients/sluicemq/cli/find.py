@@ -85,17 +85,16 @@ def find(
     wanted = {**conditions, "words": " ".join(words) or None, "headers": dict(headers) or None}
     if id is not None and (words or headers or any(map(conditions.get, _BESIDE_ID))):
         raise click.UsageError("--id has no other condition but --queue")
-    with invocation.client() as client:
-        search = _Search(invocation, client, limit, after)
-        if id is not None:
-            search.run({"id": id, "queue": conditions["queue"]})
-        elif search.is_one_id(words, wanted):
-            search.run({"id": words[0], "queue": conditions["queue"]})
-            if not search.has(words[0]):
-                search = _Search(invocation, client, limit, after)
-                search.run(wanted)
-        else:
+    search = _Search(invocation, invocation.broker, limit, after)
+    if id is not None:
+        search.run({"id": id, "queue": conditions["queue"]})
+    elif search.is_one_id(words, wanted):
+        search.run({"id": words[0], "queue": conditions["queue"]})
+        if not search.has(words[0]):
+            search = _Search(invocation, invocation.broker, limit, after)
             search.run(wanted)
+    else:
+        search.run(wanted)
     search.show()
     if search.stopped:
         click.get_current_context().exit(_CTRL_C)

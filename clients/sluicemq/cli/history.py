@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from sluicemq.cli.nouns import Noun, note_former
-from sluicemq.cli.options import Ago
-from sluicemq.cli.output import Invocation, none_seen, span, took
+from sluicemq.cli.options import Ago, together
+from sluicemq.cli.output import Invocation, span, took
 from sluicemq.installed import to_install
 from sluicemq.protocol.permissions import Action
 
@@ -56,23 +55,14 @@ _SHOWN = 60
 _FORMS = {"minute": "%H:%M", "hour": "%m-%d %H:00", "day": "%Y-%m-%d", "month": "%Y-%m"}
 
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-def _when(function: _Function) -> _Function:
-    """Add the options of a history: by which span of time, up to when, and how it is shown."""
-    for option in (
-        click.option("--plot", type=_FILE, help="Draw it: an SVG or a PNG."),
-        click.option(
-            "--on", metavar="DAY", help="Up to this day, as 2026-01-31; by minute: that day.  [today]"
-        ),
-        click.option("--month", "by", flag_value="month", help="By month."),
-        click.option("--day", "by", flag_value="day", help="By day, of a year."),
-        click.option("--hour", "by", flag_value="hour", help="By hour, of 30 days."),
-    ):
-        function = option(function)
-    return function
+#: Options of a history: by which span of time, up to when, and how it is shown.
+_when = together(
+    click.option("--hour", "by", flag_value="hour", help="By hour, of 30 days."),
+    click.option("--day", "by", flag_value="day", help="By day, of a year."),
+    click.option("--month", "by", flag_value="month", help="By month."),
+    click.option("--on", metavar="DAY", help="Up to this day, as 2026-01-31; by minute: that day.  [today]"),
+    click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw it: an SVG or a PNG."),
+)
 
 
 @click.group(cls=Noun, default="queue")
@@ -156,17 +146,12 @@ def list_incidents(invocation: Invocation, queue: str | None, since: float, limi
     recent = next((name for name, seconds in _RECENT.items() if since <= seconds), None)
     if recent is None:
         raise click.UsageError("--since: 30 days at most")
-    with invocation.client() as client:
-        found = client.sent.incidents.list(queue, span=recent)
-        none = none_seen(client, Action.READ, "incidents", f"no incidents in {span(since)}")
+    found = invocation.broker.sent.incidents.list(queue, span=recent)
     begin = found["until"] - since
     rows = [row for row in found["incidents"] if row["until"] >= begin][:limit]
-    if invocation.as_json:
-        invocation.json({**found, "since": begin, "incidents": rows})
-    elif rows:
-        invocation.table("", [_incident_row(row) for row in rows])
-    else:
-        invocation.note(none)
+    answer = {**found, "since": begin, "incidents": rows}
+    none = invocation.none_seen(Action.READ, "incidents", f"no incidents in {span(since)}")
+    invocation.answer(answer, [_incident_row(row) for row in rows], none)
 
 
 def _incident_row(incident: dict[str, Any]) -> dict[str, Any]:
@@ -189,8 +174,7 @@ def _show(
     on: str | None,
     plot: Path | None,
 ) -> None:
-    with invocation.client() as client:
-        answer = getattr(client.sent.history, kind)(*name, span=by or "minute", day=on)
+    answer = getattr(invocation.broker.sent.history, kind)(*name, span=by or "minute", day=on)
     points = answer["points"]
     if plot:
         _draw(answer, plot)

@@ -50,8 +50,7 @@ def list_(invocation: Invocation, queue: str, state: str, limit: int, *, newest:
 @click.pass_obj
 def show(invocation: Invocation, queue: str, id: str, *, payload: bool) -> None:  # noqa: A002 - the argument's name
     """Show one job of a QUEUE with all its fields and its history; the payload only with --payload."""
-    with invocation.client() as client:
-        job = client.sent.jobs.get(queue, id)
+    job = invocation.broker.sent.jobs.get(queue, id)
     show_job(invocation, queue, job, payload=payload)
 
 
@@ -70,8 +69,7 @@ def cancel(
     children: bool,
 ) -> None:
     """Remove one job of a QUEUE that no worker holds, or with --running one that runs."""
-    with invocation.client() as client:
-        client.jobs.cancel(queue, id, running=running, children=children)
+    invocation.broker.jobs.cancel(queue, id, running=running, children=children)
     invocation.result(f"cancelled {id}", queue=queue, id=id)
 
 
@@ -82,14 +80,9 @@ def cancel(
 @click.pass_obj
 def ended(invocation: Invocation, queue: str, id: str | None, limit: int) -> None:  # noqa: A002
     """Show how the latest jobs of a QUEUE ended, or the one with this ID, as the broker remembers."""
-    with invocation.client() as client:
-        found = client.sent.jobs.ended(queue, id, limit)
-    if invocation.as_json:
-        invocation.json({"queue": queue, "ends": found})
-    elif found:
-        invocation.table("", [_end_row(end, time()) for end in found])
-    else:
-        invocation.note(f"the broker remembers no end of {id or 'any job'} in {queue}")
+    found = invocation.broker.sent.jobs.ended(queue, id, limit)
+    none = f"the broker remembers no end of {id or 'any job'} in {queue}"
+    invocation.answer({"queue": queue, "ends": found}, [_end_row(end, time()) for end in found], none)
 
 
 def _end_row(end: Mapping[str, Any], now: float) -> dict[str, Any]:
@@ -112,8 +105,7 @@ def _end_row(end: Mapping[str, Any], now: float) -> dict[str, Any]:
 @click.pass_obj
 def promote(invocation: Invocation, queue: str, id: str) -> None:  # noqa: A002
     """Make a delayed job of a QUEUE due now."""
-    with invocation.client() as client:
-        client.jobs.promote(queue, id)
+    invocation.broker.jobs.promote(queue, id)
     invocation.result(f"promoted {id}: it is due now", queue=queue, id=id)
 
 
@@ -132,30 +124,27 @@ def change(
     """Give a waiting job of a QUEUE another priority, another delay, or both."""
     if all(value is None for value in options.values()):
         raise click.UsageError(f"give one at least of {', '.join(map(flag, of_change()))}")
-    with invocation.client() as client:
-        client.jobs.change(queue, id, **options)
+    invocation.broker.jobs.change(queue, id, **options)
     invocation.result(f"changed {id}", queue=queue, id=id)
 
 
 def list_jobs(invocation: Invocation, queue: str, state: str, limit: int, *, newest: bool = False) -> None:
     """Show the first or last jobs of a state as a table, and say what other jobs there are."""
-    with invocation.client() as client:
-        found = client.sent.jobs.list(
-            queue, state, limit, newest=newest, first=None if invocation.as_json else _FIRST
-        )
-        counts = _counts(client, queue)
-        there = counts.get(state, 0)
-        if invocation.as_json:
-            invocation.json({"queue": queue, "state": state, "jobs": found, "more": there > len(found)})
-        elif found:
-            invocation.table("", in_short(found, state, time()))
-            if there > len(found):
-                why = (
-                    "--limit shows more" if len(found) == limit else "more are too large to be shown at once"
-                )
-                invocation.note(f"{len(found)} of {there}: {why}")
-        else:
-            invocation.note(f"no {state} jobs in {queue}{_others(client, queue, counts)}")
+    client = invocation.broker
+    found = client.sent.jobs.list(
+        queue, state, limit, newest=newest, first=None if invocation.as_json else _FIRST
+    )
+    counts = _counts(client, queue)
+    there = counts.get(state, 0)
+    if invocation.as_json:
+        invocation.json({"queue": queue, "state": state, "jobs": found, "more": there > len(found)})
+    elif found:
+        invocation.table("", in_short(found, state, time()))
+        if there > len(found):
+            why = "--limit shows more" if len(found) == limit else "more are too large to be shown at once"
+            invocation.note(f"{len(found)} of {there}: {why}")
+    else:
+        invocation.note(f"no {state} jobs in {queue}{_others(client, queue, counts)}")
 
 
 def _counts(client: CommandClient, queue: str) -> Mapping[str, int]:

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 import click
 
 from sluicemq.cli.nouns import Noun
-from sluicemq.cli.output import Invocation, none_seen
+from sluicemq.cli.output import Invocation, fields
 from sluicemq.operation import Operation
 from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.rows import OperationRow, plain
@@ -42,16 +42,13 @@ def operations() -> None:
 @click.pass_obj
 def list_(invocation: Invocation) -> None:
     """List the bulk operations of the last day, such as purges and redrives, of all brokers."""
-    with invocation.client() as client:
-        rows = client.sent.operations.list()
-    if invocation.as_json:
-        former = click.get_current_context().info_name == "tasks"  # as in version 0.3
-        invocation.json({"tasks" if former else "operations": rows})
-    elif rows:
-        invocation.table("", [{key: row.get(key) for key in _SHOWN} for row in rows])
-    else:
-        none = "no bulk operations in the last day"
-        invocation.note(none_seen(client, Action.MANAGE, "bulk operations", none))
+    rows = invocation.broker.sent.operations.list()
+    named = "tasks" if click.get_current_context().info_name == "tasks" else "operations"  # as in version 0.3
+    invocation.answer(
+        {named: rows},
+        [{key: row.get(key) for key in _SHOWN} for row in rows],
+        invocation.none_seen(Action.MANAGE, "bulk operations", "no bulk operations in the last day"),
+    )
 
 
 @operations.command()
@@ -59,12 +56,8 @@ def list_(invocation: Invocation) -> None:
 @click.pass_obj
 def show(invocation: Invocation, id: str) -> None:  # noqa: A002 - the argument's name
     """Show the operation with this ID, and its answer."""
-    with invocation.client() as client:
-        found = client.sent.operations.get(id)
-    if invocation.as_json:
-        invocation.json(found)
-    else:
-        invocation.table("", [{"name": key, "value": value} for key, value in found.items()])
+    found = invocation.broker.sent.operations.get(id)
+    invocation.answer(found, fields(found))
 
 
 @operations.command()
@@ -72,8 +65,7 @@ def show(invocation: Invocation, id: str) -> None:  # noqa: A002 - the argument'
 @click.pass_obj
 def cancel(invocation: Invocation, id: str) -> None:  # noqa: A002
     """End the operation with this ID; what it has done is not undone."""
-    with invocation.client() as client:
-        client.operations.cancel(id)
+    invocation.broker.operations.cancel(id)
     invocation.result(f"operation {id} ends after its current batch", id=id)
 
 
@@ -82,12 +74,8 @@ def cancel(invocation: Invocation, id: str) -> None:  # noqa: A002
 @click.pass_obj
 def wait(invocation: Invocation, id: str) -> None:  # noqa: A002
     """Wait until the operation with this ID has ended, and show it; exits with 1 if it did not succeed."""
-    with invocation.client() as client:
-        found = client.operations.wait(id)
-    if invocation.as_json:
-        invocation.json(plain(found))
-    else:
-        invocation.table("", [{"name": key, "value": value} for key, value in plain(found).items()])
+    found = invocation.broker.operations.wait(id)
+    invocation.answer(plain(found), fields(plain(found)))
     if found.state != TaskState.DONE:
         click.get_current_context().exit(1)
 

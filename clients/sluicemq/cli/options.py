@@ -20,20 +20,28 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 def job_flags(options: Iterable[Option], **words: str) -> Callable[[_Function], _Function]:
     """Return flags for these options, in their order; ``words`` replace sentences that do not fit."""
+    return together(*(_flag_of(option, words.get(option.name, option.doc)) for option in options))
+
+
+def together(*options: Callable[[_Function], _Function]) -> Callable[[_Function], _Function]:
+    """Return several options as one, in their order."""
 
     def decorate(function: _Function) -> _Function:
-        for option in reversed(list(options)):
-            sentence = words.get(option.name, option.doc)
-            function = click.option(
-                flag(option),
-                option.name,
-                type=Ruled(option.rule, option.metavar),
-                metavar=option.metavar,
-                help=f"{sentence[0].upper()}{sentence[1:]}.",
-            )(function)
+        for option in reversed(options):
+            function = option(function)
         return function
 
     return decorate
+
+
+def _flag_of(option: Option, sentence: str) -> Callable[[Any], Any]:
+    return click.option(
+        flag(option),
+        option.name,
+        type=Ruled(option.rule, option.metavar),
+        metavar=option.metavar,
+        help=f"{sentence[0].upper()}{sentence[1:]}.",
+    )
 
 
 def flag(option: Option) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sluicemq.client import Client
+from sluicemq.installed import ABSENT, command_of
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import DuplicateError, SluiceError
 from sluicemq.protocol.json_values import dumps
@@ -93,6 +95,11 @@ class Invocation:
         """Return the broker's endpoint."""
         return self.access.endpoint
 
+    @cached_property
+    def broker(self) -> CommandClient:
+        """Return the client of this command, which ends with it."""
+        return click.get_current_context().with_resource(self.client())
+
     def client(self, *, patient: bool = False) -> CommandClient:
         """Return a client of the broker; ``patient``: it waits for a broker that does not run yet."""
         return CommandClient(timeout=self.timeout, wait=patient, endpoint=self.access)
@@ -108,6 +115,26 @@ class Invocation:
         """Write one JSON value on one line of stdout, as ``json_values`` writes it."""
         text = dumps(value, ascii=not is_utf8(sys.stdout))
         self.line(_escaped(text, lambda character: json.dumps(character)[1:-1]))
+
+    def answer(
+        self, answer: Any, rows: Sequence[Mapping[str, Any]], none: str | Callable[[], str] = ""
+    ) -> None:
+        """Show rows as a table, or if there are none a sentence; with ``--json`` the whole answer."""
+        if self.as_json:
+            self.json(answer)
+        elif rows:
+            self.table("", rows)
+        else:
+            self.note(none if isinstance(none, str) else none())
+
+    def none_seen(self, action: Action, things: str, none: str = "") -> Callable[[], str]:
+        """Return a function that asks the broker why a list is empty, as :func:`none_seen` says it."""
+        return lambda: none_seen(self.broker, action, things, none)
+
+    def confirm(self, question: str, *, yes: bool) -> None:
+        """Ask on stderr whether to go on; ``yes``: it is answered already."""
+        if not yes:
+            click.confirm(question, abort=True, err=True)
 
     def line(self, text: str | bytes) -> None:
         """Write one line to stdout, also of bytes; raises ``Unwritable`` of ``standard_streams``."""
@@ -151,6 +178,14 @@ class Invocation:
             self.json({"error": {"code": error.code, "message": str(error), **first}})
 
 
+def of_broker(name: str) -> Any:
+    """Return the module of the broker that carries out a command."""
+    with suppress(ImportError):
+        if (module := command_of(name)) is not None:
+            return module
+    raise click.ClickException(ABSENT)
+
+
 def _ask(user: str) -> str:
     return str(click.prompt(f"Password of {user}", hide_input=True, err=True))
 
@@ -173,6 +208,11 @@ def none_seen(client: Client, action: Action, things: str, none: str = "") -> st
         return f"no {things} that you may see: you may {action} those named {', '.join(patterns)}"
     has = str(Permissions.read(permissions or {}))
     return f"you may not see {things}: that takes the permission {action}, and you have {has}"
+
+
+def fields(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return names and values as the rows of a table."""
+    return [{"name": key, "value": value} for key, value in values.items()]
 
 
 def shown(column: str, value: Any) -> str:

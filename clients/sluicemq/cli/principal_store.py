@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import click
 
-from sluicemq.cli.output import Invocation
-from sluicemq.installed import ABSENT, USERS, command_of
+from sluicemq.cli.output import Invocation, of_broker
+from sluicemq.installed import USERS
 from sluicemq.protocol import environment
 from sluicemq.protocol.secret_files import read_secret
 
@@ -49,26 +49,14 @@ def acting(command: Callable[..., Any]) -> Callable[..., Any]:
         def act(action: str, **fields: Any) -> Any:
             if where is not None:
                 try:
-                    return of_broker().act(where, database, action, fields)
+                    return of_broker(USERS).act(where, database, action, fields)
                 except ValueError as error:
                     raise click.UsageError(f"{_FLAG}: {error}") from None
-            with invocation.client() as client:
-                return client.act_on_principals(action, fields)
+            return invocation.broker.act_on_principals(action, fields)
 
         return command(act, invocation, **given)
 
     return run
-
-
-def of_broker() -> Any:
-    """Return the module of the broker that changes principals."""
-    try:
-        module = command_of(USERS)
-    except ImportError:
-        module = None
-    if module is None:
-        raise click.ClickException(ABSENT)
-    return module
 
 
 def chosen_uri(uri: str | None, file: str | None) -> str | None:

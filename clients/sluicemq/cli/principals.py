@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 
 from sluicemq.cli.nouns import Noun
-from sluicemq.cli.options import Ruled
-from sluicemq.cli.output import Invocation, shown
-from sluicemq.cli.principal_store import acting, of_broker
+from sluicemq.cli.options import Ruled, together
+from sluicemq.cli.output import Invocation, fields, of_broker, shown
+from sluicemq.cli.principal_store import acting
+from sluicemq.installed import USERS
 from sluicemq.protocol import wire
 from sluicemq.protocol.keys import encode, read_key, read_key_file
 from sluicemq.protocol.permissions import Permissions
 from sluicemq.protocol.rules import LIMITS
 from sluicemq.protocol.secret_files import read_secret
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 #: Principals that a broker returns at once.
 _PAGE: Final = 1000
@@ -29,27 +27,18 @@ _name = click.argument("name")
 _permissions = click.argument("permissions", nargs=-1)
 _force = click.option("--force", is_flag=True, help="Also if nobody could change principals after this.")
 _RATE, _BYTES_RATE = (Ruled(LIMITS[name]) for name in ("max_rate", "max_bytes_rate"))
-_limits = (
+_limits = together(
     click.option("--tenant", metavar="NAME", help='The tenant of all its jobs, whatever they say; "": none.'),
     click.option("--max-rate", type=_RATE, metavar="N", help="Jobs and messages a second that it may send."),
     click.option("--max-bytes-rate", type=_BYTES_RATE, metavar="N", help="Bytes a second that it may send."),
 )
-_keys = (
+_keys = together(
     click.option("--key", metavar="KEY", help="Its public key, or a key file that has it."),
     click.option("--password", "asks", is_flag=True, help="Ask for its password."),
     click.option("--password-file", metavar="FILE", help="Its password is in FILE; - is stdin."),
     click.option("--token", is_flag=True, help="Make a token for HTTP, which is shown once."),
     click.option("--note", metavar="TEXT", help="Kept with the new key: where it is used, say."),
 )
-
-
-def _with(options: tuple[Callable[[_Function], _Function], ...]) -> Callable[[_Function], _Function]:
-    def decorate(function: _Function) -> _Function:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
 
 
 def _given(**fields: Any) -> dict[str, Any]:
@@ -72,8 +61,8 @@ def principals() -> None:
 @principals.command()
 @_name
 @_permissions
-@_with(_keys)
-@_with(_limits)
+@_keys
+@_limits
 @acting
 def add(act: Any, invocation: Invocation, name: str, permissions: tuple[str, ...], **options: Any) -> None:
     """Add principal NAME, which has PERMISSIONS."""
@@ -94,12 +83,8 @@ def list_(act: Any, invocation: Invocation) -> None:
         rows += more
         if not more:
             break
-    if invocation.as_json:
-        invocation.json({"principals": rows})
-    elif rows:
-        invocation.table("", [_readable(row) for row in rows])
-    else:
-        invocation.note("no principals yet: `sluicemq principals add` adds one")
+    none = "no principals yet: `sluicemq principals add` adds one"
+    invocation.answer({"principals": rows}, [_readable(row) for row in rows], none)
 
 
 @principals.command()
@@ -112,8 +97,7 @@ def show(act: Any, invocation: Invocation, name: str) -> None:
         invocation.json(row)
         return
     readable = _readable(row)
-    values = ((key, shown(key, value)) for key, value in readable.items() if key != "keys")
-    invocation.table("", [{"name": key, "value": value} for key, value in values])
+    invocation.table("", fields({key: shown(key, readable[key]) for key in readable if key != "keys"}))
     invocation.result(" ")
     invocation.table("keys", row["keys"] or [{"id": None}])
 
@@ -125,15 +109,14 @@ def show(act: Any, invocation: Invocation, name: str) -> None:
 @acting
 def remove(act: Any, invocation: Invocation, name: str, *, yes: bool, force: bool) -> None:
     """Remove principal NAME: its connections end at once."""
-    if not yes:
-        click.confirm(f"Remove {name}, and end its connections?", abort=True, err=True)
+    invocation.confirm(f"Remove {name}, and end its connections?", yes=yes)
     act(wire.REMOVE, name=name, **_given(force=force))
     invocation.result(f"removed {name}", name=name)
 
 
 @principals.command()
 @_name
-@_with(_keys)
+@_keys
 @click.option("--drop", is_flag=True, help="Other keys of this kind end now. A new password always ends the one before.")  # noqa: E501 # fmt: skip
 @click.option("--end", metavar="ID", help="End the key with this id.")
 @_force
@@ -154,7 +137,7 @@ def rotate(act: Any, invocation: Invocation, name: str, end: str | None, **optio
 @principals.command()
 @_name
 @_permissions
-@_with(_limits)
+@_limits
 @_force
 @acting
 def grant(
@@ -172,7 +155,7 @@ def grant(
 @click.pass_obj
 def hash_(invocation: Invocation, password_file: str | None) -> None:
     """Print the hash of a password, for [security.principals] in the configuration file."""
-    hashed = of_broker().hash_password(_password("the principal", password_file))
+    hashed = of_broker(USERS).hash_password(_password("the principal", password_file))
     invocation.result(hashed, password=hashed)
 
 

@@ -28,8 +28,7 @@ def set_settings(invocation: Invocation, queue: str, settings: tuple[str, ...]) 
     if len(settings) % 2:
         raise click.UsageError(f"KEY {settings[-1]!r} has no VALUE")
     wanted = dict(zip(settings[::2], settings[1::2], strict=True))
-    with invocation.client() as client:
-        _changed(invocation, queue, client.sent.queues.set_settings(queue, wanted))
+    _changed(invocation, queue, invocation.broker.sent.queues.set_settings(queue, wanted))
 
 
 @click.command("unset-settings")
@@ -38,8 +37,7 @@ def set_settings(invocation: Invocation, queue: str, settings: tuple[str, ...]) 
 @click.pass_obj
 def unset_settings(invocation: Invocation, queue: str, keys: tuple[str, ...]) -> None:
     """Take back what was set: the files say again what KEY is."""
-    with invocation.client() as client:
-        _changed(invocation, queue, client.sent.queues.unset_settings(queue, keys))
+    _changed(invocation, queue, invocation.broker.sent.queues.unset_settings(queue, keys))
 
 
 @click.command()
@@ -47,8 +45,7 @@ def unset_settings(invocation: Invocation, queue: str, keys: tuple[str, ...]) ->
 @click.pass_obj
 def settings(invocation: Invocation, queue: str) -> None:
     """Show each setting of a QUEUE, and where it has its value from; and where brokers differ."""
-    with invocation.client() as client:
-        told = client.sent.queues.settings(queue)
+    told = invocation.broker.sent.queues.settings(queue)
     if invocation.as_json:
         invocation.json({"queue": queue, **told})
         return

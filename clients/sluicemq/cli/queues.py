@@ -14,7 +14,7 @@ from sluicemq.cli.jobs import STATES
 from sluicemq.cli.nouns import Noun
 from sluicemq.cli.operations import carried_out
 from sluicemq.cli.options import timespan
-from sluicemq.cli.output import CommandClient, Invocation, none_seen, span
+from sluicemq.cli.output import CommandClient, Invocation, fields, none_seen, span
 from sluicemq.cli.queue_table import queue_rows
 from sluicemq.cli.reached import NO_STORE, counted, last_counts, store_problem
 from sluicemq.cli.workers import kind_row, worker_row
@@ -46,25 +46,25 @@ def queues() -> None:
 @click.pass_obj
 def list_(invocation: Invocation, queue: str | None, interval: float, *, watch: bool) -> None:
     """List the queues, or one QUEUE, and how many jobs they have."""
-    with invocation.client() as client:
-        problem = ""
+    client = invocation.broker
+    problem = ""
 
-        def rows() -> list[dict[str, Any]]:
-            nonlocal problem
-            try:
-                found, problem = counted(client, queue), ""
-            except (TimeoutError, UnavailableError) as error:
-                found, problem = last_counts(client, error)
-                invocation.note(f"store: {problem}; this was counted before")
-            return [row for row in found if queue in (None, row["name"])]
+    def rows() -> list[dict[str, Any]]:
+        nonlocal problem
+        try:
+            found, problem = counted(client, queue), ""
+        except (TimeoutError, UnavailableError) as error:
+            found, problem = last_counts(client, error)
+            invocation.note(f"store: {problem}; this was counted before")
+        return [row for row in found if queue in (None, row["name"])]
 
-        if watch:
-            _watch(invocation, rows, interval)
-        else:
-            if not _listed(invocation, rows()):
-                invocation.note(none_seen(client, Action.READ, "queues"))
-            if problem:
-                click.get_current_context().exit(NO_STORE)
+    if watch:
+        _watch(invocation, rows, interval)
+    else:
+        if not _listed(invocation, rows()):
+            invocation.note(none_seen(client, Action.READ, "queues"))
+        if problem:
+            click.get_current_context().exit(NO_STORE)
 
 
 @queues.command()
@@ -72,13 +72,12 @@ def list_(invocation: Invocation, queue: str | None, interval: float, *, watch: 
 @click.pass_obj
 def show(invocation: Invocation, queue: str) -> None:
     """Show one QUEUE, counted now, with its settings, workers, kinds of jobs, errors, and who waits."""
-    with invocation.client() as client:
-        found = client.sent.queues.get(queue)
-        parts = _parts(client, queue)
+    found = invocation.broker.sent.queues.get(queue)
+    parts = _parts(invocation.broker, queue)
     if invocation.as_json:
         invocation.json({**found, **parts})
         return
-    invocation.table("", [{"name": key, "value": value} for key, value in found.items()])
+    invocation.table("", fields(found))
     for name, row in _ROWS.items():
         if rows := [row(part) for part in parts[name]]:
             invocation.result(" ")
@@ -132,14 +131,13 @@ def wait_until_empty(invocation: Invocation, queue: str, seconds: float | None) 
 
     Exits with 1 if it has some after S seconds.
     """
-    with invocation.client() as client:
-        try:
-            client.queues.wait_until_empty(queue, seconds)
-        except TimeoutError as error:
-            if seconds is None or store_problem(client.health().store):
-                raise
-            invocation.error(error)
-            click.get_current_context().exit(1)
+    try:
+        invocation.broker.queues.wait_until_empty(queue, seconds)
+    except TimeoutError as error:
+        if seconds is None or store_problem(invocation.broker.health().store):
+            raise
+        invocation.error(error)
+        click.get_current_context().exit(1)
     invocation.result(f"{queue} is empty", queue=queue)
 
 
@@ -147,24 +145,17 @@ def wait_until_empty(invocation: Invocation, queue: str, seconds: float | None) 
 @click.pass_obj
 def stats(invocation: Invocation) -> None:
     """Show the state of the broker, its counters and its queues."""
-    with invocation.client() as client:
-        figures = client.sent.stats()
+    figures = invocation.broker.sent.stats()
     if not figures.get("queues"):
-        invocation.note(none_seen(client, Action.READ, "queues"))
+        invocation.note(none_seen(invocation.broker, Action.READ, "queues"))
     if invocation.as_json:
         invocation.json(figures)
         return
     if problem := store_problem(figures.get("broker", {}).get("store")):
         invocation.note(f"store: {problem}; the counts of the queues are older")
     for title, part in figures.items():
-        rows = (
-            queue_rows(part)
-            if title == "queues"
-            else part
-            if isinstance(part, list)
-            else [{"name": key, "value": part[key]} for key in part]
-        )
-        invocation.table(title, rows)
+        rows = part if isinstance(part, list) else fields(part)
+        invocation.table(title, queue_rows(part) if title == "queues" else rows)
         invocation.result(" ")
 
 
@@ -175,9 +166,10 @@ def stats(invocation: Invocation) -> None:
 @click.pass_obj
 def purge(invocation: Invocation, queue: str, state: str, *, yes: bool) -> None:
     """Remove all jobs of a QUEUE that are in one state."""
-    _ask(f"Remove all {state} jobs of queue {queue}?", yes=yes)
-    with invocation.client() as client:
-        count = carried_out(invocation, lambda wait: client.queues.purge(queue, JobState(state), wait=wait))
+    invocation.confirm(f"Remove all {state} jobs of queue {queue}?", yes=yes)
+    count = carried_out(
+        invocation, lambda wait: invocation.broker.queues.purge(queue, JobState(state), wait=wait)
+    )
     invocation.result(f"removed {count} {state} jobs of {queue}", queue=queue, state=state, removed=count)
 
 
@@ -187,9 +179,8 @@ def purge(invocation: Invocation, queue: str, state: str, *, yes: bool) -> None:
 @click.pass_obj
 def delete(invocation: Invocation, queue: str, *, yes: bool) -> None:
     """Remove a QUEUE with all its jobs."""
-    _ask(f"Delete queue {queue} with all its jobs?", yes=yes)
-    with invocation.client() as client:
-        count = carried_out(invocation, lambda wait: client.queues.delete(queue, wait=wait))
+    invocation.confirm(f"Delete queue {queue} with all its jobs?", yes=yes)
+    count = carried_out(invocation, lambda wait: invocation.broker.queues.delete(queue, wait=wait))
     invocation.result(f"deleted {queue} with {count} jobs", queue=queue, removed=count)
 
 
@@ -204,9 +195,8 @@ def pause(invocation: Invocation, queue: str, *, delivery: bool, intake: bool) -
     Paused delivery: workers get no jobs, running ones go on. Paused intake: pushes are refused, and plain
     PUSH producers block.
     """
-    with invocation.client() as client:
-        for what in _chosen(delivery=delivery, intake=intake):
-            paused = client.queues.pause(queue, Flow(what))
+    for what in _chosen(delivery=delivery, intake=intake):
+        paused = invocation.broker.queues.pause(queue, Flow(what))
     invocation.result(f"paused in {queue}: {' and '.join(paused)}", queue=queue, paused=paused)
 
 
@@ -218,9 +208,8 @@ def pause(invocation: Invocation, queue: str, *, delivery: bool, intake: bool) -
 def resume(invocation: Invocation, queue: str, *, delivery: bool, intake: bool) -> None:
     """Resume the delivery of a QUEUE, or its intake."""
     resumed = _chosen(delivery=delivery, intake=intake)
-    with invocation.client() as client:
-        for what in resumed:
-            paused = client.queues.resume(queue, Flow(what))
+    for what in resumed:
+        paused = invocation.broker.queues.resume(queue, Flow(what))
     still = f"; still paused: {' and '.join(paused)}" if paused else ""
     invocation.result(f"resumed in {queue}: {' and '.join(resumed)}{still}", queue=queue, paused=paused)
 
@@ -287,11 +276,6 @@ def _watch(invocation: Invocation, rows: Callable[[], Sequence[dict[str, Any]]],
         while True:
             live.update(invocation.tabled("", queue_rows(rows())), refresh=True)
             sleep(interval)
-
-
-def _ask(question: str, *, yes: bool) -> None:
-    if not yes:
-        click.confirm(question, abort=True, err=True)
 
 
 queue_settings.add_to(queues)

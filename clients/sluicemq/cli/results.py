@@ -28,13 +28,12 @@ def result(invocation: Invocation, queue: str, id: str, wait: float) -> None:  #
     It is remembered for a while if the job was pushed by `call`, or by REQ with an id. Exits with 1 if there
     is no result: the job has not ended yet, is dead, or is not known.
     """
-    with invocation.client() as client:
-        try:
-            outcome = client.jobs.result(queue, id, wait)
-        except SluiceTimeoutError as error:
-            if store_problem(client.health().store):  # the broker answers it in any case
-                raise
-            _refuse(invocation, error)
+    try:
+        outcome = invocation.broker.jobs.result(queue, id, wait)
+    except SluiceTimeoutError as error:
+        if store_problem(invocation.broker.health().store):  # the broker answers it in any case
+            raise
+        _refuse(invocation, error)
     _print(invocation, queue, id, outcome)
 
 
@@ -49,22 +48,19 @@ def call(invocation: Invocation, /, queue: str, payload: str, **options: Any) ->
     --timeout is for the result. Exits with 1 if there is none by then, or the job is dead.
     """
     job = sys.stdin.buffer.read() if payload == "-" else payload.encode(errors="surrogateescape")
-    with invocation.client() as client:
-        client.ping()
-        with Producer(close_timeout=invocation.timeout, endpoint=invocation.access) as producer:
-            reply = producer.submit(queue, job, **options)
-            try:
-                outcome = reply.result(invocation.timeout)
-            except TimeoutError:
-                reply.give_up()
-                leave(producer)
-                job_id = reply.receipt.id
-                late = SluiceTimeoutError(
-                    f"job {job_id} has no result after {invocation.timeout:g} s", job_id
-                )
-                if store_problem(client.health().store):
-                    raise late from None
-                _refuse(invocation, late, f"`sluicemq jobs result {queue} {job_id}` asks again")
+    invocation.broker.ping()
+    with Producer(close_timeout=invocation.timeout, endpoint=invocation.access) as producer:
+        reply = producer.submit(queue, job, **options)
+        try:
+            outcome = reply.result(invocation.timeout)
+        except TimeoutError:
+            reply.give_up()
+            leave(producer)
+            job_id = reply.receipt.id
+            late = SluiceTimeoutError(f"job {job_id} has no result after {invocation.timeout:g} s", job_id)
+            if store_problem(invocation.broker.health().store):
+                raise late from None
+            _refuse(invocation, late, f"`sluicemq jobs result {queue} {job_id}` asks again")
     _print(invocation, queue, reply.receipt.id, outcome)
 
 

@@ -10,7 +10,7 @@ import click
 
 from sluicemq.cli.nouns import Noun
 from sluicemq.cli.options import job_flags, of_push, timespan
-from sluicemq.cli.output import Invocation, none_seen, shown, span
+from sluicemq.cli.output import Invocation, fields, shown, span
 from sluicemq.protocol.options import Option
 from sluicemq.protocol.permissions import Action
 
@@ -52,17 +52,16 @@ def add(
         raise click.UsageError("--timezone needs a --cron")
     body = sys.stdin.buffer.read() if payload == "-" else payload.encode()
     given: Any = {key: value for key, value in options.items() if value is not None}
-    with invocation.client() as client:
-        row = client.sent.schedules.add(
-            name,
-            queue,
-            body,
-            cron=cron,
-            timezone="UTC" if timezone is None else timezone,
-            every=every,
-            misfire=misfire,
-            **given,
-        )
+    row = invocation.broker.sent.schedules.add(
+        name,
+        queue,
+        body,
+        cron=cron,
+        timezone="UTC" if timezone is None else timezone,
+        every=every,
+        misfire=misfire,
+        **given,
+    )
     invocation.result(f"{name} runs next {_when(row['next_at'])}", **row)
 
 
@@ -70,14 +69,9 @@ def add(
 @click.pass_obj
 def list_(invocation: Invocation) -> None:
     """List the schedules: when each runs next, and how many jobs it has pushed."""
-    with invocation.client() as client:
-        rows = client.sent.schedules.list()
-    if invocation.as_json:
-        invocation.json({"schedules": rows})
-    elif rows:
-        invocation.table("", [_readable(row) for row in rows])
-    else:
-        invocation.note(none_seen(client, Action.MANAGE, "schedules"))
+    rows = invocation.broker.sent.schedules.list()
+    none = invocation.none_seen(Action.MANAGE, "schedules")
+    invocation.answer({"schedules": rows}, [_readable(row) for row in rows], none)
 
 
 @schedules.command()
@@ -85,12 +79,8 @@ def list_(invocation: Invocation) -> None:
 @click.pass_obj
 def show(invocation: Invocation, name: str) -> None:
     """Show schedule NAME with all its fields."""
-    with invocation.client() as client:
-        row = client.sent.schedules.get(name)
-    if invocation.as_json:
-        invocation.json(row)
-    else:
-        invocation.table("", [{"name": key, "value": value} for key, value in _readable(row).items()])
+    row = invocation.broker.sent.schedules.get(name)
+    invocation.answer(row, fields(_readable(row)))
 
 
 @schedules.command()
@@ -98,8 +88,7 @@ def show(invocation: Invocation, name: str) -> None:
 @click.pass_obj
 def delete(invocation: Invocation, name: str) -> None:
     """Remove a schedule; jobs that it has pushed stay."""
-    with invocation.client() as client:
-        client.schedules.delete(name)
+    invocation.broker.schedules.delete(name)
     invocation.result(f"removed {name}", name=name)
 
 
@@ -108,8 +97,7 @@ def delete(invocation: Invocation, name: str) -> None:
 @click.pass_obj
 def pause(invocation: Invocation, name: str) -> None:
     """Push no jobs of a schedule until it is resumed."""
-    with invocation.client() as client:
-        client.schedules.pause(name)
+    invocation.broker.schedules.pause(name)
     invocation.result(f"{name} is paused", name=name, paused=True)
 
 
@@ -118,8 +106,7 @@ def pause(invocation: Invocation, name: str) -> None:
 @click.pass_obj
 def resume(invocation: Invocation, name: str) -> None:
     """Resume a schedule; runs in between are skipped."""
-    with invocation.client() as client:
-        row = client.sent.schedules.resume(name)
+    row = invocation.broker.sent.schedules.resume(name)
     invocation.result(f"{name} runs next {_when(row['next_at'])}", **row)
 
 
@@ -128,8 +115,7 @@ def resume(invocation: Invocation, name: str) -> None:
 @click.pass_obj
 def run(invocation: Invocation, name: str) -> None:
     """Push one job of a schedule now, also while it is paused."""
-    with invocation.client() as client:
-        job_id = client.schedules.run(name)
+    job_id = invocation.broker.schedules.run(name)
     invocation.result(job_id, name=name, id=job_id)
 
 

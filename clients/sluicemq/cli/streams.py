@@ -11,7 +11,7 @@ import click
 
 from sluicemq.cli.nouns import Noun
 from sluicemq.cli.options import timespan
-from sluicemq.cli.output import Invocation, none_seen, shown, span
+from sluicemq.cli.output import Invocation, fields, shown, span
 from sluicemq.message import Message
 from sluicemq.protocol.errors import GapError
 from sluicemq.protocol.permissions import Action
@@ -37,14 +37,9 @@ def subscriptions() -> None:
 @click.pass_obj
 def list_(invocation: Invocation, /) -> None:
     """List the streams, and what each keeps."""
-    with invocation.client() as client:
-        rows = client.sent.streams.list()
-    if invocation.as_json:
-        invocation.json({"streams": rows})
-    elif rows:
-        invocation.table("", [_readable(row) for row in rows])
-    else:
-        invocation.note(none_seen(client, Action.SUBSCRIBE, "streams"))
+    rows = invocation.broker.sent.streams.list()
+    none = invocation.none_seen(Action.SUBSCRIBE, "streams")
+    invocation.answer({"streams": rows}, [_readable(row) for row in rows], none)
 
 
 @streams.command()
@@ -52,14 +47,10 @@ def list_(invocation: Invocation, /) -> None:
 @click.pass_obj
 def show(invocation: Invocation, /, stream: str) -> None:
     """Show one STREAM: its numbers, size, bounds and subscriptions."""
-    with invocation.client() as client:
-        found = client.sent.streams.get(stream)
-        readers = client.sent.subscriptions.list(stream)
-    if invocation.as_json:
-        invocation.json({**found, "subscriptions": readers})
-        return
-    invocation.table("", [{"name": key, "value": value} for key, value in _readable(found).items()])
-    if readers:
+    found = invocation.broker.sent.streams.get(stream)
+    readers = invocation.broker.sent.subscriptions.list(stream)
+    invocation.answer({**found, "subscriptions": readers}, fields(_readable(found)))
+    if readers and not invocation.as_json:
         invocation.table("subscriptions", readers)
 
 
@@ -112,8 +103,7 @@ def read(
         raise click.UsageError("give one of --after and --since")
     start = Start.at((after or 0) + 1) if since is None else Start.since(time() - since)
     found: list[Message] = []
-    on_gap = _on_gap(invocation)
-    with Reader(stream, start=start, topics=topics, on_gap=on_gap, endpoint=invocation.access) as reader:
+    with _reader(invocation, stream, start, topics) as reader:
         while len(found) < limit and (message := reader.read(invocation.timeout)):
             found.append(message)
     if invocation.as_json:
@@ -129,10 +119,7 @@ def read(
 @click.pass_obj
 def tail(invocation: Invocation, /, stream: str, *, topics: tuple[str, ...]) -> None:
     """Print what is published to STREAM from now on, until Ctrl-C."""
-    on_gap = _on_gap(invocation)
-    with Reader(
-        stream, start=Start.new(), topics=topics, follow=True, on_gap=on_gap, endpoint=invocation.access
-    ) as reader:
+    with _reader(invocation, stream, Start.new(), topics, follow=True) as reader:
         for message in reader:
             if invocation.as_json:
                 invocation.json(_row(message))
@@ -145,14 +132,9 @@ def tail(invocation: Invocation, /, stream: str, *, topics: tuple[str, ...]) -> 
 @click.pass_obj
 def list_subscriptions(invocation: Invocation, /, stream: str | None) -> None:
     """List subscriptions: their holders, and how far each is behind, in messages and seconds."""
-    with invocation.client() as client:
-        rows = client.sent.subscriptions.list(stream)
-    if invocation.as_json:
-        invocation.json({"subscriptions": rows})
-    elif rows:
-        invocation.table("", rows)
-    else:
-        invocation.note(none_seen(client, Action.SUBSCRIBE, "subscriptions", "no subscriptions"))
+    rows = invocation.broker.sent.subscriptions.list(stream)
+    none = invocation.none_seen(Action.SUBSCRIBE, "subscriptions", "no subscriptions")
+    invocation.answer({"subscriptions": rows}, rows, none)
 
 
 @subscriptions.command(context_settings={"ignore_unknown_options": True})  # -1 is no option
@@ -162,8 +144,7 @@ def list_subscriptions(invocation: Invocation, /, stream: str | None) -> None:
 @click.pass_obj
 def seek(invocation: Invocation, /, stream: str, subscription: str, after: int) -> None:
     """Set the watermark of a SUBSCRIPTION that nobody holds to number AFTER (-1: the newest)."""
-    with invocation.client() as client:
-        client.subscriptions.seek(stream, subscription, after)
+    invocation.broker.subscriptions.seek(stream, subscription, after)
     text = f"{subscription} goes on behind {after}" if after >= 0 else f"{subscription} goes on at the end"
     invocation.result(text, stream=stream, subscription=subscription, after=after)
 
@@ -174,8 +155,7 @@ def seek(invocation: Invocation, /, stream: str, subscription: str, after: int) 
 @click.pass_obj
 def release(invocation: Invocation, /, stream: str, subscription: str) -> None:
     """Take a SUBSCRIPTION from its present or last holder."""
-    with invocation.client() as client:
-        client.subscriptions.release(stream, subscription)
+    invocation.broker.subscriptions.release(stream, subscription)
     invocation.result(f"released {subscription}", stream=stream, subscription=subscription)
 
 
@@ -186,10 +166,8 @@ def release(invocation: Invocation, /, stream: str, subscription: str) -> None:
 @click.pass_obj
 def delete(invocation: Invocation, /, stream: str, subscription: str, *, yes: bool) -> None:
     """Remove a SUBSCRIPTION that nobody holds, with its position."""
-    if not yes:
-        click.confirm(f"Remove subscription {subscription} of stream {stream}?", abort=True, err=True)
-    with invocation.client() as client:
-        client.subscriptions.delete(stream, subscription)
+    invocation.confirm(f"Remove subscription {subscription} of stream {stream}?", yes=yes)
+    invocation.broker.subscriptions.delete(stream, subscription)
     invocation.result(f"removed {subscription}", stream=stream, subscription=subscription)
 
 
@@ -200,10 +178,8 @@ def delete(invocation: Invocation, /, stream: str, subscription: str, *, yes: bo
 @click.pass_obj
 def trim(invocation: Invocation, /, stream: str, first: int, *, yes: bool) -> None:
     """Remove the messages of STREAM before number FIRST."""
-    if not yes:
-        click.confirm(f"Remove all messages of stream {stream} before {first}?", abort=True, err=True)
-    with invocation.client() as client:
-        removed = client.streams.trim(stream, first)
+    invocation.confirm(f"Remove all messages of stream {stream} before {first}?", yes=yes)
+    removed = invocation.broker.streams.trim(stream, first)
     invocation.result(f"removed {removed} messages of {stream}", stream=stream, removed=removed)
 
 
@@ -213,18 +189,20 @@ def trim(invocation: Invocation, /, stream: str, first: int, *, yes: bool) -> No
 @click.pass_obj
 def erase(invocation: Invocation, /, stream: str, *, yes: bool) -> None:
     """Remove all messages of STREAM; its numbers go on."""
-    if not yes:
-        click.confirm(f"Remove all messages of stream {stream}?", abort=True, err=True)
-    with invocation.client() as client:
-        removed = client.streams.erase(stream)
+    invocation.confirm(f"Remove all messages of stream {stream}?", yes=yes)
+    removed = invocation.broker.streams.erase(stream)
     invocation.result(f"removed {removed} messages of {stream}", stream=stream, removed=removed)
 
 
-def _on_gap(invocation: Invocation) -> Any:
+def _reader(
+    invocation: Invocation, stream: str, start: Start, topics: tuple[str, ...], *, follow: bool = False
+) -> Reader:
     def report(gap: GapError) -> None:
         invocation.note(str(gap))
 
-    return report
+    return Reader(
+        stream, start=start, topics=topics, follow=follow, on_gap=report, endpoint=invocation.access
+    )
 
 
 def _line(message: Message) -> str:

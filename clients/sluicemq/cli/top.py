@@ -66,15 +66,14 @@ def top(
 
     Keys: q ends, s sorts by the next column, up and down choose a queue, Enter looks into it, Esc leaves it.
     """
-    with invocation.client() as client:
-        view = _View(client, by, one_of(named, queue))
-        view.refresh()
-        if invocation.as_json:
-            invocation.json(view.found)
-        elif once or not invocation.out.is_terminal:
-            invocation.out.print(view.render(10_000, invocation.out.width, keys=False), crop=False)
-        else:
-            _watch(invocation, view, interval)
+    view = _View(invocation.broker, by, one_of(named, queue))
+    view.refresh()
+    if invocation.as_json:
+        invocation.json(view.found)
+    elif once or not invocation.out.is_terminal:
+        invocation.out.print(view.render(10_000, invocation.out.width, keys=False), crop=False)
+    else:
+        _watch(invocation, view, interval)
 
 
 def _watch(invocation: Invocation, view: _View, interval: float) -> None:

@@ -183,14 +183,13 @@ def follow_(invocation: Invocation, named: str | None) -> None:
 
 
 def _print(invocation: Invocation, queue: str | None, end: float | None) -> None:
-    with invocation.client() as client:
-        after = client.sent.events.read(queue)["after"]
-        while end is None or monotonic() < end:
-            answer = client.sent.events.read(queue, after)
-            after = answer["after"]
-            if answer["missed"]:
-                invocation.json({"missed": answer["missed"]})
-            for event in sorted(answer["events"], key=lambda event: float(event["at"])):
-                invocation.json(event)  # a worker may have a job before its push is answered
-            if not answer["events"]:
-                sleep(_LOOK)
+    after = invocation.broker.sent.events.read(queue)["after"]
+    while end is None or monotonic() < end:
+        answer = invocation.broker.sent.events.read(queue, after)
+        after = answer["after"]
+        if answer["missed"]:
+            invocation.json({"missed": answer["missed"]})
+        for event in sorted(answer["events"], key=lambda event: float(event["at"])):
+            invocation.json(event)  # a worker may have a job before its push is answered
+        if not answer["events"]:
+            sleep(_LOOK)
