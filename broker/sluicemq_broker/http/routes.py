@@ -10,7 +10,6 @@ from urllib.parse import unquote
 import falcon
 import falcon.media
 import gevent
-from msgspec import Struct
 
 from sluicemq.protocol.errors import (
     BadQueueError,
@@ -32,7 +31,7 @@ from sluicemq_broker.http.fair_turns import FairTurns
 from sluicemq_broker.http.health import PATHS as HEALTH
 from sluicemq_broker.http.host_names import HostNames
 from sluicemq_broker.http.metrics import Metrics
-from sluicemq_broker.http.route import BASE, Method, Nothing, Route, Table, add
+from sluicemq_broker.http.route import BASE, Method, Route, Table, add
 from sluicemq_broker.http.sources import Sources
 from sluicemq_broker.http.table import CORE
 from sluicemq_broker.runtime import Count, Counters, Timer
@@ -104,57 +103,16 @@ class Site:
         for path in add(self.table, routes, subject):
             self._app.add_route(path, self._endpoint)
 
-    def ask(
-        self,
-        path: str,
-        name: str,
-        summary: str,
-        needs: Needs,
-        answer: type[Struct],
-        do: Callable[..., Any],
-        *,
-        query: type[Struct] = Nothing,
-        asks_store: bool = True,
-    ) -> None:
-        """Answer a GET of the API with the row that ``do(call, **names)`` returns; see :class:`Route`."""
-        route = Route(
-            Method.GET,
-            BASE + path,
-            name,
-            summary,
-            needs,
-            answer,
-            do=lambda _subject, call, **names: do(call, **names),
-            query=query,
-            asks_store=asks_store,
-        )
-        self.add((route,), None)
+    def ask(self, path: str, name: str, summary: str, *about: Any, **more: Any) -> None:
+        """Answer a GET of the API with the row that ``do(call, **names)`` returns.
 
-    def change(
-        self,
-        path: str,
-        name: str,
-        summary: str,
-        needs: Needs,
-        answer: Any,
-        do: Callable[..., Any],
-        *,
-        body: type[Struct],
-        act: str,
-    ) -> None:
-        """Answer a POST with what ``do(call, **names)`` returns; ``act``: its name in the audit."""
-        route = Route(
-            Method.POST,
-            BASE + path,
-            name,
-            summary,
-            needs,
-            answer,
-            do=lambda _subject, call, **names: do(call, **names),
-            body=body,
-            act=act,
-        )
-        self.add((route,), None)
+        ``about``: ``needs``, ``answer`` and ``do`` of its :class:`Route`; ``more``: others of its fields.
+        """
+        self._add(Method.GET, BASE + path, name, summary, *about, **more)
+
+    def change(self, path: str, name: str, summary: str, *about: Any, **more: Any) -> None:
+        """Answer a POST as :meth:`ask` does; it has a ``body``, and ``act``, its name in the audit."""
+        self._add(Method.POST, BASE + path, name, summary, *about, **more)
 
     def serve(
         self,
@@ -163,25 +121,25 @@ class Site:
         summary: str,
         needs: Needs | None,
         serve: Callable[[falcon.Request, falcon.Response], None],
-        *,
-        media: str,
-        query: type[Struct] = Nothing,
+        **more: Any,
     ) -> None:
         """Let ``serve`` write the answer to a GET, which is no JSON; ``needs`` None: also before a login."""
-        route = Route(
-            Method.GET,
-            path,
-            name,
-            summary,
-            needs,
-            Any,
-            do=lambda _subject, request, response: serve(request, response),
-            writes=True,
-            media=media,
-            query=query,
-            asks_store=False,
-        )
-        self.add((route,), None)
+        self._add(Method.GET, path, name, summary, needs, Any, serve, writes=True, asks_store=False, **more)
+
+    def _add(
+        self,
+        method: Method,
+        path: str,
+        name: str,
+        summary: str,
+        needs: Needs | None,
+        answer: Any,
+        do: Callable[..., Any],
+        **more: Any,
+    ) -> None:
+        """Add a path whose function gets no subject."""
+        call = lambda _subject, *args, **names: do(*args, **names)  # noqa: E731 - as those of the tables
+        self.add((Route(method, path, name, summary, needs, answer, call, **more),), None)
 
     @property
     def needs(self) -> dict[str, Needs | None]:
