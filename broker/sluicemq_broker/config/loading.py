@@ -382,14 +382,10 @@ class _Reading:
         if self._hold("host", "endpoint", "frontends", "backends", "commits", "replays"):
             self._compare_ends(config)
         if self._hold("endpoint", "frontends", "backends", "commits", "replays", *_OF_DOORS):
-            self._compare_doors(config)
+            for problem in problems_of_doors(config):
+                self._wrong(f"{self._file}: {problem.place}", problem.message)
         for key, names in shared_keys(config.principals).items():
             self._wrong(f"{self._file}: [security.principals]", f"{' and '.join(names)} have one key: {key}")
-
-    def _compare_doors(self, config: Config) -> None:
-        """Check what each door needs for its mechanisms; a device that lacks something has one problem."""
-        for problem in problems_of_doors(config):
-            self._wrong(f"{self._file}: {problem.place}", problem.message)
 
     def _compare_routes(self, config: Config) -> None:
         named: set[tuple[str, str]] = set()
@@ -429,17 +425,14 @@ class _Reading:
 
     def _compare_times(self, config: Config) -> None:
         """Check that jobs of routes and schedules are due before they expire."""
-        made: list[tuple[str, str, Mapping[str, Any] | None]] = [
-            *(
-                (f"[[routes]] no. {at}", route.queue, route.headers)
+        made: dict[str, tuple[str, Mapping[str, Any] | None]] = {
+            **{
+                f"[[routes]] no. {at}": (route.queue, route.headers)
                 for at, route in enumerate(config.routes, 1)
-            ),
-            *(
-                (f"[schedules.{name}]", schedule.queue, schedule.options)
-                for name, schedule in config.schedules.items()
-            ),
-        ]
-        for place, queue, headers in made:
+            },
+            **{f"[schedules.{name}]": (one.queue, one.options) for name, one in config.schedules.items()},
+        }
+        for place, (queue, headers) in made.items():
             for problem in problems_of_times(config.queue(queue), headers or {}):
                 self._wrong(f"{self._file}: {place}", problem.message)
 

@@ -50,9 +50,7 @@ _HTTP_HOST: Final = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*(:[0-9]{1,5})?")
 _PASSWORD_HASH: Final = re.compile(
     r"\$argon2(id|i|d)\$v=\d{1,3}\$m=\d{1,7},t=\d{1,3},p=\d{1,3}\$[A-Za-z0-9+/]{11,128}\$[A-Za-z0-9+/]{16,256}"
 )
-_TOKEN_HASH: Final = re.compile("sha256:[0-9a-f]{64}")
 _DATABASE: Final = re.compile(r"[A-Za-z0-9_-]{1,63}")
-_WEIGHT: Final = whole(1, 1000)
 _FLAGS: Final = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
     **dict.fromkeys(("false", "no", "off", "0"), False),
@@ -102,6 +100,33 @@ def _rule(expected: str) -> Callable[[Callable[[Any], Any]], Rule]:
         return Rule(expected, checked)
 
     return make
+
+
+def _several(expected: str, rule: Rule) -> Rule:
+    """Return the rule of one value or a list of them."""
+
+    def read(value: Any) -> tuple[Any, ...]:
+        try:
+            return tuple(map(rule.read, value if isinstance(value, list | tuple) else [value]))
+        except ValueError:
+            raise ValueError from None
+
+    return _rule(expected)(read)
+
+
+def _by_name(expected: str, name: Rule, rule: Rule) -> Rule:
+    """Return the rule of a table of values by name, which a text has as ``acme=3,bolt=2``."""
+
+    def read(value: Any) -> Mapping[str, Any]:
+        if not isinstance(value, Mapping) or not all(map(name.holds, value)):
+            raise ValueError
+        return MappingProxyType({key: rule(item) for key, item in value.items()})
+
+    def spelt(text: str) -> Any:
+        pairs = [pair.rpartition("=") for pair in text.split(",")]
+        return {key.strip(): rule.of_text(item) for key, _, item in pairs}
+
+    return _rule(expected)(read)._replace(spelt=spelt)
 
 
 def _name(what: str) -> Rule:
@@ -221,10 +246,7 @@ def public_key(value: Any) -> str:
     return str(value)
 
 
-@_rule(f"public keys of {KEY_CHARACTERS} characters in Z85, one or a list")
-def public_keys(value: Any) -> tuple[str, ...]:
-    """Read one public key or a list."""
-    return _all_read(public_key, value)
+public_keys = _several(f"public keys of {KEY_CHARACTERS} characters in Z85, one or a list", public_key)
 
 
 @_rule("the argon2 hash of a password, as $argon2id$v=19$m=65536,t=3,p=4$...$...")
@@ -236,15 +258,10 @@ def password_hash(value: Any) -> Secret:
     return Secret(given)
 
 
-@_rule("hashes of tokens, one or a list, each as sha256: and 64 hexadecimal digits")
-def token_hashes(value: Any) -> tuple[str, ...]:
-    """Read one hash of a token or a list."""
-    given = _all_read(text, value)
-    if not all(map(_TOKEN_HASH.fullmatch, given)):
-        raise ValueError
-    return given
-
-
+token_hashes = _several(
+    "hashes of tokens, one or a list, each as sha256: and 64 hexadecimal digits",
+    kept("", lambda value: isinstance(value, str) and re.fullmatch("sha256:[0-9a-f]{64}", value) is not None),
+)
 #: Words that are expected where a wrong value may be a secret: errors don't repeat it.
 HIDDEN: Final = frozenset(
     rule.expected for rule in (secret, public_key, public_keys, password_hash, token_hashes)
@@ -286,56 +303,15 @@ def event_bus(value: Any) -> BusForm | RedisUrl:
     raise ValueError(event_bus.expected + hint if hint else "")
 
 
-@_rule('topics as a reader names them, such as "orders." or "orders.*.paid", or a list of them')
-def topics(value: Any) -> tuple[str, ...]:
-    """Read one topic or a list."""
-    given = tuple(value) if isinstance(value, list | tuple) else (value,)
-    if not all(isinstance(item, str) for item in given):
-        raise ValueError
-    return given
-
-
-@_rule("names of databases: 1 to 63 of A-Z a-z 0-9 _ - each")
-def database_names(value: Any) -> tuple[str, ...]:
-    """Read one name or a list."""
-    given = tuple(value) if isinstance(value, list | tuple) else (value,)
-    if not all(map(database_name.holds, given)):
-        raise ValueError
-    return given
-
-
-@_rule("a table of tenants and whole numbers, 1 to 1000")
-def _weights(value: Any) -> Mapping[str, int]:
-    if not isinstance(value, Mapping) or not all(map(OPTIONS["tenant"].rule.holds, value)):
-        raise ValueError
-    return MappingProxyType({name: _WEIGHT(weight) for name, weight in value.items()})
-
-
-def _spelt_weights(text: str) -> Any:
-    """Read ``acme=3,bolt=2``."""
-    pairs = [pair.rpartition("=") for pair in text.split(",")]
-    return {tenant.strip(): _WEIGHT.of_text(number) for tenant, _, number in pairs}
-
-
+topics = _several(
+    'topics as a reader names them, such as "orders." or "orders.*.paid", or a list of them', text
+)
+database_names = _several("names of databases: 1 to 63 of A-Z a-z 0-9 _ - each", database_name)
 #: Weights of tenants.
-weights = _weights._replace(spelt=_spelt_weights)
-
-
-@_rule("a table of kinds of jobs and seconds")
-def _kind_time_limits(value: Any) -> Mapping[str, float]:
-    if not isinstance(value, Mapping) or not all(map(OPTIONS["kind"].rule.holds, value)):
-        raise ValueError
-    return MappingProxyType({kind: OPTIONS["hard_time_limit"].rule(limit) for kind, limit in value.items()})
-
-
-def _spelt_time_limits(text: str) -> Any:
-    """Read ``render=30s,scan=5m``."""
-    pairs = [pair.rpartition("=") for pair in text.split(",")]
-    return {kind.strip(): OPTIONS["hard_time_limit"].rule.of_text(limit) for kind, _, limit in pairs}
-
-
-#: Time limits of kinds.
-kind_time_limits = _kind_time_limits._replace(spelt=_spelt_time_limits)
+weights = _by_name("a table of tenants and whole numbers, 1 to 1000", OPTIONS["tenant"].rule, whole(1, 1000))
+kind_time_limits = _by_name(
+    "a table of kinds of jobs and seconds", OPTIONS["kind"].rule, OPTIONS["hard_time_limit"].rule
+)
 
 
 @_rule("a table of job options")
@@ -377,13 +353,6 @@ def _path(value: Any) -> Path:
     try:
         return Path(value).expanduser().absolute()
     except RuntimeError:  # there is no such user
-        raise ValueError from None
-
-
-def _all_read(rule: Rule, value: Any) -> tuple[Any, ...]:
-    try:
-        return tuple(map(rule.read, value if isinstance(value, list | tuple) else [value]))
-    except ValueError:
         raise ValueError from None
 
 
