@@ -27,6 +27,9 @@ ENDS_AFTER: Final = 5.0
 class SoftTimeLimitError(TimeoutError):
     """A handler took longer than the soft time limit of its job; raised in it."""
 
+    def __str__(self) -> str:
+        return super().__str__() or "the soft time limit of the job is over"
+
 
 class HardTimeLimitError(TimeoutError):
     """A handler took longer than the hard time limit of its job; raised in it.

@@ -87,8 +87,8 @@ def test_a_handler_is_interrupted_at_the_soft_limit_and_may_clean_up(endpoint: s
     def handle(job: Job) -> None:
         try:
             never(job)
-        except SoftTimeLimitError:
-            ended.append(job.id)
+        except SoftTimeLimitError as error:
+            ended.append(f"{job.id}: {error}")
             raise
 
     with (
@@ -98,7 +98,7 @@ def test_a_handler_is_interrupted_at_the_soft_limit_and_may_clean_up(endpoint: s
     ):
         job_id = pushed(producer, "slow", b"x", kind="quick")
         failure = failed(client, "slow", job_id)
-        assert ended == [job_id]
+        assert ended == [f"{job_id}: the soft time limit of the job is over"]
         assert str(failure.reason).endswith("it ran for longer than its soft_time_limit of 0.1 s")
         assert failure.type == "sluicemq.time_limits.SoftTimeLimitError"
         assert str(failure.place).endswith("test_time_limits.never")
