@@ -281,7 +281,7 @@ def test_pages_go_on_within_a_pack_over_a_restart(documents: Documents, broker: 
     after: str | None = None
     for _ in range(200):
         page = broker().find({}, limit, after, ANYBODY)
-        assert len(page.jobs) <= limit
+        assert len(page.jobs) <= min(limit, page.searched)
         found += [job.id for job in page.jobs]
         after = page.next
         if after is None:

@@ -237,11 +237,13 @@ class _Page:
 
     def answer(self, queues: int) -> FoundPage:
         """Return the page; ``queues``: how many are searched."""
+        in_pack = len(self.jobs) if self.cursor.pack else 0
+        searched = max(self.cursor.searched, in_pack)
         return FoundPage(
             jobs=tuple(self.jobs),
             ends=tuple(self.ends),
-            searched=self.cursor.searched,
-            total=max(self.cursor.total, self.cursor.searched),
+            searched=searched,
+            total=max(self.cursor.total, searched),
             queues=queues,
             unread=self.cursor.unread,
             next=None if self.ended else self.cursor.text,
