@@ -1,4 +1,4 @@
-"""What held under chaos, and must go on holding: nothing confirmed is lost, nothing runs after its commit."""
+"""What held under chaos, and must go on holding; and half a minute of it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from random import Random
 from secrets import token_hex
 from typing import Any
@@ -15,6 +16,9 @@ import pytest
 import zmq
 from pymongo import MongoClient
 
+from chaos.fault_kinds import FAULTS
+from chaos.figures import packs
+from chaos.run import run
 from faults.load import Load
 from faults.mongo_messages import Command
 from faults.proxied import RawClient, shared_queue
@@ -190,3 +194,23 @@ def come_and_go(broker: BrokerUnderTest, addresses: list[tuple[str, bytes]], rou
             with suppress(zmq.ZMQError):
                 client.ask(wire.BYE)
         assert broker.serves()
+
+
+SEED, SECONDS = 37, 30.0
+FEW = (
+    "kill -9 of a broker",
+    "SIGSTOP of a broker beyond its lease",
+    "SIGSTOP of a client",
+    "kill -9 of a client",
+    "kill -9 of a mongod",
+    "partition",
+    "lost replies",
+)
+
+
+def test_half_a_minute_of_faults_loses_nothing_and_leaves_nothing_stuck(tmp_path: Path) -> None:
+    few = [fault for fault in FAULTS if fault.name in FEW]
+    outcome = run(SEED, SECONDS, tmp_path / "run", few, pace=0.3)
+    assert len(outcome.steps) >= 5
+    assert "\n".join(map(str, outcome.breaches)) == ""
+    assert packs(tmp_path / "run")["jobs"] > 0

@@ -36,7 +36,7 @@ WITHOUT: Final = {
     "configurations.*": "what files say, so that brokers see where they differ; no job",
     "events.*": "events are hints, and behind them stands the poll: tests/faults/test_two_brokers.py",
     "figures.*": "what brokers say of themselves for dashboards, said again in seconds; no job",
-    "history.*": "figures, no job: tests/faults/test_history_killed.py kills around them",
+    "history.*": "figures, no job: tests/faults/test_broker_killed.py kills around them",
     "history_window.*": "a parameter of a MongoDB, set by the command of a backup and by no broker",
     "incidents.*": "reports of what happened, no job",
     "indexes.mend": "makes again what somebody has removed, as queues.index made it",

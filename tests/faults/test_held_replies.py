@@ -1,21 +1,33 @@
-"""MongoDB has applied a statement and its reply is held, then lost, while all else goes on."""
+"""MongoDB has applied a statement and its reply is held or lost, while all else goes on."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from secrets import token_hex
 from typing import Any
 
 import pytest
 
+from faults.mongo_proxy import CuttingProxy
 from faults.proxied import RawClient, SharedQueue, shared_queue
 from sluicemq import Client
 from sluicemq.protocol import wire
 from sluicemq.protocol.enums import JobState
+from sluicemq_broker.store import (
+    DeadLetters,
+    QueueRecordStore,
+    QueueStore,
+    RolledBack,
+    Unclear,
+    collection,
+    connect,
+)
+from support.jobs import NOW, ChangesAtOnce, a_job, everything, ids, some_jobs
 from support.waiting import wait_until
-
-#: Cases of one test differ in a name or a value.
-pytestmark = pytest.mark.one_in(4)
 
 full = pytest.mark.full
 
@@ -28,6 +40,7 @@ VERDICTS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.one_in(4)
 def test_the_counters_are_told_while_mongodb_does_not_answer(shared: SharedQueue) -> None:
     with Client(endpoint=shared.a.endpoint) as client:
         shared.a.proxy.freeze()
@@ -42,6 +55,7 @@ def test_the_counters_are_told_while_mongodb_does_not_answer(shared: SharedQueue
 # ------------------------------------------------------------------ an id that is used again
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("verdict", VERDICTS)
 @pytest.mark.parametrize("rounds", [3, pytest.param(100, marks=[full, pytest.mark.timeout(600)])])
@@ -86,6 +100,7 @@ def remove(shared: SharedQueue, state: str) -> None:
             other.queues.purge(shared.name, JobState(state)).result()
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("rounds", [1, pytest.param(50, marks=[full, pytest.mark.timeout(600)])])
 def test_a_popped_id_that_is_used_again_is_sent_once_each_time(shared: SharedQueue, rounds: int) -> None:
     poppers = [shared.client(shared.a), shared.client(shared.a)]
@@ -115,6 +130,7 @@ def pop_an_id_again(shared: SharedQueue, poppers: list[RawClient], payloads: lis
 # ------------------------------------------------------------------ a release
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("leaving", ["RELEASE", "BYE", "ROLLBACK"])
 @pytest.mark.parametrize("rounds", [1, pytest.param(30, marks=[full, pytest.mark.timeout(600)])])
 def test_a_repeated_release_does_not_take_a_job_from_its_next_worker(
@@ -157,6 +173,7 @@ def release_and_claim_again(shared: SharedQueue, leaving: str, payload: bytes) -
 # ------------------------------------------------------------------ an insert
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.full
 @pytest.mark.parametrize("coming", ["before", "after"])
 @pytest.mark.parametrize("end", ["release", "cut"])
@@ -193,6 +210,7 @@ def warm_up(producer: RawClient, worker: RawClient) -> None:
     worker.taken.clear()
 
 
+@pytest.mark.one_in(4)
 @full
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seconds", [8, 27])
@@ -224,6 +242,7 @@ def test_jobs_behind_a_held_insert_are_not_taken_for_lost_ones(mongo_uri: str, s
 # ------------------------------------------------------------------ order
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=full)])
 def test_jobs_on_their_way_back_are_not_overtaken_by_a_new_one(shared: SharedQueue, rounds: int) -> None:
     for _ in range(rounds):
@@ -242,3 +261,79 @@ def test_jobs_on_their_way_back_are_not_overtaken_by_a_new_one(shared: SharedQue
         assert [job.payload for job in coming.taken] == [b"%02d" % number for number in range(13)]
         coming.ask(wire.BYE)
         shared.wait_empty()
+
+
+LATER = NOW + 9
+
+
+class TwoQueues:
+    """Two queues of a database behind a proxy; in the first one lie 20 dead letters."""
+
+    def __init__(self, proxy: CuttingProxy, mail: QueueStore, other: QueueStore) -> None:
+        self.proxy = proxy
+        self.mail = mail
+        self.other = other
+        self.changes = ChangesAtOnce(mail.jobs.database)
+        self.records = QueueRecordStore(mail.jobs.database)
+        jobs = some_jobs(20, owner="me")
+        mail.push(jobs, NOW)
+        mail.roll_back([RolledBack(job, "bad", "worker", dead=True) for job in jobs], NOW)
+        self.letters = set(ids(jobs))
+
+    def cut(self, name: str, times: int = 1) -> None:
+        self.proxy.cut(lambda command: command.name == name, times)
+
+
+@pytest.fixture
+def queues(mongo_uri: str) -> Iterator[TwoQueues]:
+    name = f"test_{token_hex(6)}"
+    with CuttingProxy(mongo_uri) as proxy, connect(proxy.uri) as mongo:
+        mail, other = (QueueStore(mongo[name], collection(text)) for text in ("mail", "other"))
+        mail.prepare()
+        other.prepare()
+        yield TwoQueues(proxy, mail, other)
+    with connect(mongo_uri) as mongo:
+        mongo.drop_database(name)
+
+
+def test_a_redrive_whose_reply_is_lost_was_done_once_and_is_not_done_again(queues: TwoQueues) -> None:
+    queues.cut("update")
+    with pytest.raises(Unclear):
+        queues.changes.redrive("mail", DeadLetters(), LATER)
+    assert queues.changes.redrive("mail", DeadLetters(), LATER).moved == 0
+    found = everything(queues.mail)
+    assert found.keys() == queues.letters
+    assert {row["state"] for row in found.values()} == {"ready"}
+    assert {len(row["errors"]) for row in found.values()} == {2}
+
+
+@pytest.mark.parametrize("command", ["update", "insert", "delete", "commitTransaction"])
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.full)])
+def test_a_move_to_another_queue_whose_replies_are_lost_leaves_each_job_in_one_of_them(
+    queues: TwoQueues, command: str, times: int
+) -> None:
+    queues.cut(command, times)
+    with suppress(Unclear):
+        queues.changes.redrive("mail", DeadLetters(), LATER, queues.other)
+    assert len(queues.proxy.cuts) == times
+    here, there = everything(queues.mail).keys(), everything(queues.other).keys()
+    assert here | there == queues.letters
+    assert here & there == set()
+    # When it is repeated
+    queues.changes.redrive("mail", DeadLetters(), LATER, queues.other)
+    assert everything(queues.mail) == {}
+    assert {row["state"] for row in everything(queues.other).values()} == {"ready"}
+    assert {len(row["errors"]) for row in everything(queues.other).values()} == {2}
+
+
+def test_a_promotion_and_a_pause_whose_replies_are_lost_are_carried_out(queues: TwoQueues) -> None:
+    queues.mail.push([a_job("a", eligible_at=NOW + 60)], NOW)
+    queues.cut("update")
+    queues.changes.promote("mail", "a", LATER)
+    assert ids(queues.mail.reserve(1, LATER, "me").jobs) == ["a"]
+    queues.cut("commitTransaction")
+    queues.records.change("mail", lambda record: replace(record, paused=frozenset({"intake"})), LATER)
+    assert [(queue.name, queue.paused) for queue in queues.records.read()] == [
+        ("mail", frozenset({"intake"}))
+    ]
+    assert len(queues.proxy.cuts) == 2

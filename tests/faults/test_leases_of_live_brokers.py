@@ -18,7 +18,7 @@ from support.broker_process import BrokerProcess
 from support.ports import tcp
 from support.waiting import wait_until
 
-#: By default test_every_failpoint kills brokers at statements, and test_chaos_short everything at once.
+#: By default test_every_failpoint kills brokers at statements, and test_chaos everything at once.
 pytestmark = pytest.mark.full
 
 LEASE = 4.0

@@ -16,7 +16,7 @@ from faults.proxied import ProxiedBroker, SharedQueue, proxied_brokers
 from faults.replica_set import ReplicaSet
 from support.waiting import wait_until
 
-#: By default test_every_failpoint kills brokers at statements, and test_chaos_short everything at once.
+#: By default test_every_failpoint kills brokers at statements, and test_chaos everything at once.
 pytestmark = pytest.mark.full
 
 full = pytest.mark.full

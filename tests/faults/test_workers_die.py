@@ -16,7 +16,7 @@ from support.broker_process import BrokerProcess
 from support.broker_under_test import ANY_PORT
 from support.waiting import TIMEOUT, wait_until
 
-#: By default test_every_failpoint kills brokers at statements, and test_chaos_short everything at once.
+#: By default test_every_failpoint kills brokers at statements, and test_chaos everything at once.
 pytestmark = pytest.mark.full
 
 KINDS = ["rep", "pull", "library"]

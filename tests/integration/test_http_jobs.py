@@ -8,18 +8,19 @@ from urllib.parse import quote, urlencode
 
 import pytest
 from jsonschema import Draft202012Validator
+from pymongo.database import Database
 
 from sluicemq import Reject, Worker
 from sluicemq_broker.http import BASE
 from sluicemq_broker.http.door import MOST_CONNECTIONS
+from sluicemq_broker.store import QueueStore, backlog
+from sluicemq_broker.store.jobs.documents import collection
 from support.broker_under_test import BrokerUnderTest
 from support.http_reader import Web, all_of
 from support.http_site import description
-from support.own_queue import OwnQueue
+from support.jobs import NOW, some_jobs
+from support.own_queue import TOKEN, OwnQueue
 from support.waiting import wait_until
-
-#: Cases of one test differ in a name or a value.
-pytestmark = pytest.mark.one_in(4)
 
 DOCUMENT = description()
 V1 = BASE
@@ -73,6 +74,7 @@ def kill_all(jobs: OwnQueue, count: int, reason: str = "no such address") -> Non
 # ------------------------------------------------------------------------- pages
 
 
+@pytest.mark.one_in(4)
 def test_jobs_that_wait_are_leafed_through_as_they_would_be_handed_out(told: Told, jobs: OwnQueue) -> None:
     for number in range(25):
         jobs.producer.push(jobs.queue, b"", id=f"j{number}", priority=number % 3)
@@ -82,6 +84,7 @@ def test_jobs_that_wait_are_leafed_through_as_they_would_be_handed_out(told: Tol
     assert [job_id for page in pages for job_id in page] == jobs.ids("ready")
 
 
+@pytest.mark.one_in(4)
 def test_delayed_jobs_too(told: Told, jobs: OwnQueue) -> None:
     for number in range(9):
         jobs.push(id=f"j{number}", delay=1000 + (number * 7) % 5, priority=number % 2)
@@ -89,6 +92,7 @@ def test_delayed_jobs_too(told: Told, jobs: OwnQueue) -> None:
     assert [job_id for page in pages for job_id in page] == jobs.ids("scheduled")
 
 
+@pytest.mark.one_in(4)
 def test_the_next_page_leaves_none_out_when_jobs_of_the_last_have_gone(told: Told, jobs: OwnQueue) -> None:
     for number in range(6):
         jobs.push(id=f"j{number}")
@@ -99,6 +103,7 @@ def test_the_next_page_leaves_none_out_when_jobs_of_the_last_have_gone(told: Tol
     assert [row["id"] for row in second["jobs"]] == ["j3", "j4", "j5"]
 
 
+@pytest.mark.one_in(4)
 def test_those_that_died_in_one_millisecond_are_not_torn_apart(told: Told, jobs: OwnQueue) -> None:
     for number in range(12):
         jobs.producer.push(jobs.queue, b"", id=f"d{number:02}")
@@ -116,6 +121,7 @@ def test_those_that_died_in_one_millisecond_are_not_torn_apart(told: Told, jobs:
     assert leaf(told, "/queues/{queue}/jobs", jobs.queue, state="dead", limit=2) == pages
 
 
+@pytest.mark.one_in(4)
 def test_a_page_goes_on_where_it_was_when_its_dead_letters_were_deleted(told: Told, jobs: OwnQueue) -> None:
     for number in range(6):
         jobs.push(id=f"d{number}")
@@ -128,6 +134,7 @@ def test_a_page_goes_on_where_it_was_when_its_dead_letters_were_deleted(told: To
     assert [row["id"] for row in second["jobs"]] == ["d3", "d4", "d5"]
 
 
+@pytest.mark.one_in(4)
 def test_a_page_has_small_payloads_and_tells_how_large_the_others_are(told: Told, jobs: OwnQueue) -> None:
     jobs.push(b"x" * 100, id="small")
     jobs.push(b"x" * 1000, id="large")
@@ -136,6 +143,7 @@ def test_a_page_has_small_payloads_and_tells_how_large_the_others_are(told: Told
     assert ("payload" in large, large["payload_bytes"]) == (False, 1000)
 
 
+@pytest.mark.one_in(4)
 def test_jobs_are_found_by_the_beginning_of_ids_whatever_their_state(told: Told, jobs: OwnQueue) -> None:
     jobs.push(id="order.1")
     kill_all(jobs, 1)
@@ -145,6 +153,7 @@ def test_jobs_are_found_by_the_beginning_of_ids_whatever_their_state(told: Told,
     assert [(row["id"], row["state"]) for row in found] == [("order.1", "dead"), ("order.2", "scheduled")]
 
 
+@pytest.mark.one_in(4)
 def test_what_is_no_job_is_shown_in_a_page_all_the_same(told: Told, jobs: OwnQueue) -> None:
     jobs.push(id="job")
     jobs.collection.insert_one(
@@ -154,6 +163,7 @@ def test_what_is_no_job_is_shown_in_a_page_all_the_same(told: Told, jobs: OwnQue
     assert "job" in {row["id"] for row in told("/queues/{queue}/jobs", jobs.queue)["jobs"]}
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("after", ["nonsense", "{}", "[1]", '["a","b","c"]'])
 def test_a_page_behind_nothing_that_is_known_is_refused(web: Web, jobs: OwnQueue, after: str) -> None:
     jobs.push()
@@ -165,6 +175,7 @@ def test_a_page_behind_nothing_that_is_known_is_refused(web: Web, jobs: OwnQueue
 # ------------------------------------------------------------------ dead letters
 
 
+@pytest.mark.one_in(4)
 def test_dead_letters_are_chosen_by_reason_and_time_and_counted(told: Told, jobs: OwnQueue) -> None:
     jobs.push(id="a")
     kill_all(jobs, 1, "no such address")
@@ -191,6 +202,7 @@ def test_dead_letters_are_chosen_by_reason_and_time_and_counted(told: Told, jobs
     ]  # fmt: skip
 
 
+@pytest.mark.one_in(4)
 def test_a_payload_is_cut_where_asked_for_and_can_be_had_whole(web: Web, told: Told, jobs: OwnQueue) -> None:
     payload = bytes(range(256)) * 10
     jobs.push(payload, id="a b/c")
@@ -206,6 +218,7 @@ def test_a_payload_is_cut_where_asked_for_and_can_be_had_whole(web: Web, told: T
 # ------------------------------------------------------------------------ snapshots
 
 
+@pytest.mark.one_in(4)
 def test_the_overview_has_the_queues_that_are_asked_for(told: Told, jobs: OwnQueue) -> None:
     jobs.push()
     jobs.counts()
@@ -223,6 +236,7 @@ def test_the_overview_has_the_queues_that_are_asked_for(told: Told, jobs: OwnQue
     wait_until(lambda: told("/overview")["problems"] == {}, what="no problems")
 
 
+@pytest.mark.one_in(4)
 def test_queues_are_sorted_filtered_and_given_by_the_page(told: Told, jobs: OwnQueue) -> None:
     jobs.push()
     for number in range(3):
@@ -243,11 +257,13 @@ def test_queues_are_sorted_filtered_and_given_by_the_page(told: Told, jobs: OwnQ
     assert told("/queues", contains=jobs.queue, limit=2)["matching"] == 4
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("asked", ["sort=odd", "limit=9999", "offset=-1", "limit=x"])
 def test_a_view_that_can_not_be_is_refused(web: Web, asked: str) -> None:
     assert web.get(f"{V1}/overview?{asked}").status == 400
 
 
+@pytest.mark.one_in(4)
 def test_who_looks_on_gets_a_snapshot_again_and_again(web: Web, jobs: OwnQueue) -> None:
     with web.dial() as stranger:
         stranger.sendall(
@@ -265,6 +281,7 @@ def test_who_looks_on_gets_a_snapshot_again_and_again(web: Web, jobs: OwnQueue) 
             assert wait < 100
 
 
+@pytest.mark.one_in(4)
 def test_a_dashboard_too_many_takes_the_place_of_the_one_that_is_open_longest(web: Web) -> None:
     most = MOST_CONNECTIONS // 2
     ask = f"GET {V1}/live HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
@@ -287,6 +304,7 @@ def test_a_dashboard_too_many_takes_the_place_of_the_one_that_is_open_longest(we
 # --------------------------------------------------------------------- what else is told
 
 
+@pytest.mark.one_in(4)
 def test_curves_have_a_number_for_each_step(web: Web, jobs: OwnQueue) -> None:
     jobs.push()
     for span, steps, step in (("hour", 60, 60), ("day", 288, 300), ("month", 720, 3600)):
@@ -295,6 +313,7 @@ def test_curves_have_a_number_for_each_step(web: Web, jobs: OwnQueue) -> None:
         assert {len(curve) for curve in answer["curves"].values()} == {steps}
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.full
 def test_what_was_pushed_is_in_the_curves_of_queue_and_all(web: Web, told: Told, jobs: OwnQueue) -> None:
     jobs.push()
@@ -309,6 +328,7 @@ def test_what_was_pushed_is_in_the_curves_of_queue_and_all(web: Web, told: Told,
     assert sum(small[jobs.queue]["pushed"]) == 2
 
 
+@pytest.mark.one_in(4)
 def test_brokers_schedules_streams_and_tasks_are_told(told: Told, jobs: OwnQueue) -> None:
     assert [row["here"] for row in told("/brokers")["brokers"]].count(True) == 1
     jobs.client.schedules.add(f"s-{jobs.queue}", jobs.queue, b"go", every=1000)
@@ -324,6 +344,7 @@ def test_brokers_schedules_streams_and_tasks_are_told(told: Told, jobs: OwnQueue
 # ------------------------------------------------------------------------ the page
 
 
+@pytest.mark.one_in(4)
 def test_the_page_and_all_that_it_needs_come_from_the_package(web: Web) -> None:
     page = web.get("/")
     assert page.headers["content-type"] == "text/html; charset=utf-8"
@@ -338,3 +359,40 @@ def test_the_page_and_all_that_it_needs_come_from_the_package(web: Web) -> None:
     for name in ("app.js", "style.css", "uplot.min.js", "uplot.min.css", "icon.svg", "uplot-LICENSE.txt"):
         assert web.get(f"/dashboard/{name}").status == 200
     assert web.get("/dashboard/../openapi.json").status == 404
+
+
+def test_jobs_that_wait_are_told_by_kind_tenant_and_group(jobs: OwnQueue, web: Web) -> None:
+    for number in range(3):
+        jobs.push(kind="mail", tenant="north", id=f"a{number}")
+        jobs.push(group="g", id=f"b{number}")
+    jobs.push(kind="later", delay=1000.0)
+    found = web.get(f"{BASE}/queues/{jobs.queue}/backlog").json
+    numbers = {
+        name: [(row["name"], row["jobs"]) for row in found[name]] for name in ("kinds", "tenants", "groups")
+    }
+    assert numbers["kinds"] == [("mail", 3), ("", 1)]
+    assert ("north", 3) in numbers["tenants"]
+    assert numbers["groups"] == [("g", 2)]
+    assert (found["looked"], found["more"]) == (4, False)
+    assert all(row["oldest"] for row in found["kinds"])
+
+
+def test_no_more_than_the_first_jobs_are_looked_at(documents: Database[dict[str, Any]]) -> None:
+    store = QueueStore(documents, collection("mail"))
+    store.prepare()
+    store.push(some_jobs(5), NOW)
+    assert backlog(documents, "mail", NOW + 1, most=2).looked == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "status"), [({"priority": 7}, 200), ({"priority": "high"}, 400), ({"colour": 1}, 400)]
+)
+def test_a_job_is_pushed_with_its_options_or_refused(
+    jobs: OwnQueue, web: Web, options: dict[str, Any], status: int
+) -> None:
+    answer = web.post(
+        f"{BASE}/queues/{jobs.queue}/push", {"payload": '{"to": "ada"}', "options": options}, TOKEN
+    )
+    assert answer.status == status
+    found = jobs.client.jobs.list(jobs.queue) if status == 200 else []
+    assert [(job.payload, job.priority) for job in found] == [(b'{"to": "ada"}', 7)] * len(found)

@@ -1,17 +1,20 @@
-"""No state of a queue's collection keeps its jobs: what is in the way of an index is put right, and named."""
+"""Indexes of queues, what is in their way, and the survey of many queues."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from secrets import token_hex
 from typing import Any
 
 import pytest
+from pymongo import MongoClient
 from pymongo.database import Database
 
 from sluicemq import Client, DuplicateError, Producer, TooLargeError, UnavailableError, Worker
 from sluicemq_broker.job import Dedupe
-from sluicemq_broker.store import Inspector, QueueStore, date
+from sluicemq_broker.store import Inspector, QueueStore, Surveyed, date, survey_queues
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.jobs.index_models import DEDUPE_INDEX, INDEXES, LINE_INDEX, LINE_INDEXES
 from support.broker_under_test import BrokerUnderTest, serving
@@ -209,3 +212,74 @@ def test_a_read_by_an_index_that_an_election_has_taken_back_may_be_repeated(bare
     bare.insert(1, None)
     with pytest.raises(UnavailableError, match="it is made again"), translated():
         list(bare.jobs.find({}, hint=LINE_INDEX))
+
+
+SURVEY_NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def survey_documents(mongo: MongoClient[dict[str, Any]], database: str) -> Database[dict[str, Any]]:
+    """A database in which queues come and go."""
+    return mongo[database]
+
+
+def fill(documents: Database[dict[str, Any]], queue: str, *jobs: dict[str, Any]) -> None:
+    """Make a queue with its indexes and these documents."""
+    collection = documents[f"queue.{queue}"]
+    collection.create_indexes(INDEXES)
+    if jobs:
+        collection.insert_many([{"priority": 0, "eligible_at": SURVEY_NOW, "seq": 1, **job} for job in jobs])
+
+
+def test_a_survey_shows_owners_and_first_expiry_of_each_queue(
+    survey_documents: Database[dict[str, Any]],
+) -> None:
+    later = SURVEY_NOW.replace(year=2027)
+    fill(survey_documents, "held", *({"state": "reserved", "owner": owner} for owner in ("a", "b", "b")))
+    fill(
+        survey_documents,
+        "expires",
+        *({"state": "ready", "expires_at": when} for when in (later, SURVEY_NOW, later)),
+    )
+    fill(survey_documents, "ended", {"state": "dead", "owner": "c", "expires_at": SURVEY_NOW})
+    fill(
+        survey_documents,
+        "strange",
+        {"state": "reserved", "owner": 5},
+        {"state": "ready", "expires_at": "soon"},
+    )
+    found = survey_queues(survey_documents, ["held", "expires", "ended", "strange", "absent"])
+    assert found == {
+        "held": Surveyed(frozenset({"a", "b"})),
+        "expires": Surveyed(expires=SURVEY_NOW.timestamp()),
+        "ended": Surveyed(),
+        "strange": Surveyed(),
+        "absent": Surveyed(),
+    }
+
+
+def test_more_queues_than_one_statement_asks_for_are_surveyed(
+    survey_documents: Database[dict[str, Any]],
+) -> None:
+    names = [f"queue-{number}" for number in range(120)]
+    fill(survey_documents, names[7], {"state": "reserved", "owner": "a"})
+    fill(survey_documents, names[119], {"state": "reserved", "owner": "b"})
+    found = survey_queues(survey_documents, names)
+    assert found == dict.fromkeys(names, Surveyed()) | {
+        names[7]: Surveyed(frozenset("a")),
+        names[119]: Surveyed(frozenset("b")),
+    }
+
+
+def test_a_queue_that_can_not_be_surveyed_is_left_out_alone(
+    survey_documents: Database[dict[str, Any]],
+) -> None:
+    # Given a view that MongoDB can't read
+    fill(survey_documents, "good", {"state": "reserved", "owner": "a"})
+    fill(survey_documents, "other")
+    survey_documents.create_collection(
+        "queue.broken", viewOn="queue.good", pipeline=[{"$set": {"state": {"$divide": [1, 0]}}}]
+    )
+    found = survey_queues(survey_documents, ["good", "broken", "other"])
+    assert found == {"good": Surveyed(frozenset("a"), math.inf), "other": Surveyed()}
+    assert survey_queues(survey_documents, []) == {}

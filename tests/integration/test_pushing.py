@@ -1,12 +1,18 @@
-"""How jobs come in: made once, each answered, found by whoever waits."""
+"""How jobs come in, and queues that are not there: only a push makes one."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
+from click.testing import CliRunner
 from pymongo import WriteConcern
 
-from sluicemq import BadHeadersError, DuplicateError
+from sluicemq import BadHeadersError, Client, DuplicateError, NotFoundError, Worker
+from sluicemq.cli.app import app
 from sluicemq_broker.store.connection import durable
+from support.broker_under_test import BrokerUnderTest
 from support.own_queue import LONG, SECONDS, OwnQueue
 from support.waiting import wait_until
 
@@ -74,3 +80,101 @@ def test_what_is_confirmed_was_written_by_a_majority(jobs: OwnQueue) -> None:
     # Not so in keuss (mongo backend): writes go out without a write concern: what was confirmed may be rolled
     # back.
     assert durable(jobs.collection.database).write_concern == WriteConcern("majority")
+
+
+LOOKS: list[Callable[[Client, str], Any]] = [
+    lambda client, name: client.peek(name),
+    lambda client, name: client.show(name, "id"),
+    lambda client, name: client.purge(name),
+    lambda client, name: client.delete(name),
+    lambda client, name: client.cancel(name, "id"),
+    lambda client, name: client.promote(name, "id"),
+    lambda client, name: client.change(name, "id", priority=1),
+    lambda client, name: client.redrive(name),
+    lambda client, name: client.redrive("late", to=name),
+    lambda client, name: client.pause(name),
+    lambda client, name: client.resume(name),
+    lambda client, name: client.result(name, "id", 0.1),
+    lambda client, name: client.reserve(name, 1),
+    lambda client, name: client.pop(name, 1),
+]
+QUEUE = "invoices"
+
+
+@pytest.fixture(scope="module")
+def client(shared_broker: BrokerUnderTest) -> Client:
+    """A client of a broker that has a queue of that name."""
+    shared_broker.make(QUEUE)
+    return shared_broker.admin
+
+
+def names(client: Client) -> set[str]:
+    return {queue["name"] for queue in client.queues()}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_whatever_is_asked_of_an_unknown_queue_says_so_and_makes_none(
+    client: Client, look: Callable[[Client, str], Any]
+) -> None:
+    with pytest.raises(NotFoundError, match=r"no queue 'invoicse'.*; did you mean 'invoices'\?"):
+        look(client, "invoicse")
+    assert "invoicse" not in names(client)
+
+
+@pytest.mark.parametrize("command", ["peek", "pop", "work --print", "pause"])
+def test_a_command_on_an_unknown_queue_is_refused(client: Client, jobs: OwnQueue, command: str) -> None:
+    command, *options = command.split()
+    ran = CliRunner().invoke(app, ["--endpoint", jobs.endpoint, command, "invioces", *options])
+    assert ran.exit_code == 1
+    assert "did you mean 'invoices'?" in ran.stderr
+    assert "invioces" not in names(client)
+
+
+def test_a_queue_that_another_broker_has_made_is_known(client: Client) -> None:
+    assert client.peek(QUEUE) == []
+
+
+def test_a_queue_of_the_configuration_is_there_before_its_first_push(client: Client) -> None:
+    assert client.peek("late") == []
+
+
+@pytest.mark.parametrize("pop", [False, True])
+def test_a_worker_waits_for_its_queue_and_gets_its_first_job(
+    jobs: OwnQueue, caplog: pytest.LogCaptureFixture, *, pop: bool
+) -> None:
+    # Given a worker whose queue nobody has pushed to
+    queue, came = f"{jobs.queue}-first", list[bytes]()
+    with Worker(queue, lambda job: came.append(job.payload), prefetch=9, pop=pop, endpoint=jobs.endpoint):
+        wait_until(lambda: "The worker waits for it" in caplog.text, SECONDS)
+        assert queue not in names(jobs.client)
+        jobs.producer.push(queue, b"first").wait(SECONDS)
+        wait_until(lambda: came == [b"first"], SECONDS)
+    assert f"queue {queue}: its first push here comes from" in jobs.broker.process.log_text()
+
+
+def test_a_worker_gets_the_jobs_of_a_queue_that_another_broker_makes(
+    jobs: OwnQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue, came = f"{jobs.queue}-elsewhere", list[bytes]()
+    jobs.push(b"there")
+    with Worker(queue, lambda job: came.append(job.payload), endpoint=jobs.endpoint):
+        wait_until(lambda: "The worker waits for it" in caplog.text, SECONDS)
+        # When its collection appears, with a job, which this broker is told by nobody
+        jobs.collection.aggregate([{"$out": f"queue.{queue}"}])
+        wait_until(lambda: came == [b"there"], SECONDS)
+
+
+def test_a_worker_that_does_not_wait_is_told(client: Client, jobs: OwnQueue) -> None:
+    worker = Worker("invoicesss", lambda _job: None, wait=False, endpoint=jobs.endpoint)
+    with pytest.raises(NotFoundError, match="did you mean 'invoices'"):
+        worker.run()
+    assert "invoicesss" not in names(client)
+
+
+def test_a_leaving_worker_is_waited_with_no_more(jobs: OwnQueue, caplog: pytest.LogCaptureFixture) -> None:
+    queue = f"{jobs.queue}-left"
+    with Worker(queue, lambda _job: None, endpoint=jobs.endpoint):
+        wait_until(lambda: "The worker waits for it" in caplog.text, SECONDS)
+    jobs.producer.push(queue, b"stays").wait(SECONDS)
+    assert [row["payload"] for row in jobs.client.peek(queue)] == [b"stays"]
+    assert next(row for row in jobs.client.queues() if row["name"] == queue)["workers"] == 0

@@ -1,13 +1,21 @@
-"""What becomes of a job that is not done: it comes again, it counts its attempts, it is dead at last."""
+"""What becomes of a job that is not done: it comes again, is refused, is dead at last; and how it ended."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from secrets import token_hex
 from time import monotonic
+from typing import Any
 
 import pytest
 
+from sluicemq import Client, FanOut, Forward, Job, NotFoundError, Producer, Retry, Worker
+from sluicemq_broker.queue.ends import Ends
+from support.broker_process import BrokerProcess
+from support.broker_under_test import BrokerUnderTest, serving
+from support.http_reader import Web
 from support.own_queue import LONG, SHORT, OwnQueue, passed, written
-from support.waiting import wait_until
+from support.waiting import TIMEOUT, wait_until
 
 
 def test_a_job_that_is_rolled_back_comes_again_after_the_delay_that_was_asked_for(jobs: OwnQueue) -> None:
@@ -110,3 +118,156 @@ def test_a_rejected_job_is_never_removed_on_its_way_to_the_dead_letters(jobs: Ow
         seen = written(changes)
         # It is never removed, and never put anew
         assert [next(seen)["operationType"] for _ in range(3)] == ["insert", "update", "update"]
+
+
+@pytest.fixture(scope="module")
+def ending_broker(mongo_uri: str) -> Iterator[BrokerProcess]:
+    with serving(mongo_uri, [], queues={"mail": {}}, http="127.0.0.1:0") as broker:
+        yield broker.process
+
+
+def test_the_end_of_a_job_is_known_when_the_job_is_gone(ending_broker: BrokerProcess) -> None:
+    endpoint = ending_broker.doors["smq"]
+    with Producer(endpoint=endpoint) as producer, Client(endpoint=endpoint) as client:
+        # Given a job that is done, one that was cancelled, and one that expired
+        receipt = producer.push("mail", b"c", delay="1h")
+        receipt.wait(TIMEOUT)
+        cancelled = receipt.id
+        client.jobs.cancel("mail", cancelled)
+        expired = producer.push("mail", b"e", ttl=0.01).id
+        wait_until(lambda: client.jobs.ended("mail", expired))
+        with Worker("mail", shout, endpoint=endpoint, name="shouter"):
+            assert producer.call("mail", b"d", TIMEOUT, id="done", kind="shout") == b"D"
+        # When their ends are asked for
+        (done,) = client.jobs.ended("mail", "done")
+        assert (done.end, done.attempt, done.kind) == ("committed", 1, "shout")
+        assert str(done.worker).startswith("shouter")
+        assert done.seconds is not None
+        assert {job.id: job.end for job in client.jobs.ended("mail")} == {
+            "done": "committed",
+            cancelled: "cancelled",
+            expired: "expired",
+        }
+        assert client.jobs.ended("mail")[0].id == "done"
+        assert client.jobs.ended("mail", "nobody") == []
+        answer = Web(ending_broker.http).get("/api/v1/queues/mail/ended?id=done").json
+        assert [row["end"] for row in answer["ends"]] == ["committed"]
+        with pytest.raises(NotFoundError):
+            client.jobs.ended("no-queue")
+
+
+def test_the_end_of_a_forwarded_job_says_where_it_went(ending_broker: BrokerProcess) -> None:
+    endpoint = ending_broker.doors["smq"]
+    with Producer(endpoint=endpoint) as producer, Client(endpoint=endpoint) as client:
+        producer.push("mail", b"f", id="moved").wait(TIMEOUT)
+        with Worker("mail", lambda _job: Forward("archive"), endpoint=endpoint):
+            wait_until(lambda: client.jobs.ended("mail", "moved"))
+        (end,) = client.jobs.ended("mail", "moved")
+        assert (end.end, end.to) == ("forwarded", "archive")
+
+
+def shout(job: Job) -> bytes:
+    return job.payload.upper()
+
+
+def test_only_the_latest_ends_are_remembered() -> None:
+    ends = Ends()
+    for number in range(5000):
+        ends.note("committed", [str(number)], float(number))
+    known = [int(end.id) for end in ends.find(None, 10_000)]
+    assert 500 <= len(known) <= 1000
+    assert known == sorted(known, reverse=True)
+    assert known[0] == 4999
+
+
+def test_many_queues_remember_fewer_ends_each() -> None:
+    queues = [Ends() for _ in range(1100)]
+    for ends in queues:
+        for number in range(60):
+            ends.note("committed", [str(number)], 0.0)
+    assert all(len(queue.find(None, 1000)) < 60 for queue in queues[1000:])
+
+
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
+    with serving(mongo_uri, [], poll=0.5, max_job_bytes=MIB) as broker:
+        yield broker
+
+
+@pytest.fixture
+def queue(broker: BrokerUnderTest) -> str:
+    name = token_hex(6)
+    broker.make(name)
+    return name
+
+
+def many(_job: Job) -> FanOut:
+    """More values than a message may have."""
+    headers = {f"key-{number}": number for number in range(30)}
+    return FanOut(*[Forward("children", b"x", headers=headers) for _ in range(1000)])
+
+
+def hand_made(**changed: Any) -> Callable[[Job], Any]:
+    """A Forward whose parts the handler has changed, past all checks."""
+
+    def handler(_job: Job) -> Forward:
+        onward = Forward("next", b"x")
+        for at, value in changed.items():
+            onward.onward[["queue", "payload", "headers"].index(at)] = value
+        return onward
+
+    return handler
+
+
+def with_delay(delay: Any) -> Callable[[Job], Any]:
+    """A Rollback whose delay was changed after it was made."""
+
+    def handler(_job: Job) -> None:
+        error = Retry("later")
+        error.delay = delay
+        raise error
+
+    return handler
+
+
+@pytest.mark.parametrize(
+    ("handler", "reason"),
+    [
+        (lambda _job: Forward("no name"), "BAD_QUEUE"),
+        (lambda _job: Forward(".x"), "BAD_QUEUE"),
+        (lambda _job: Forward("next", bytes(MIB + 1)), "TOO_LARGE"),
+        (lambda _job: Forward("next", bytes(8 * MIB)), "TOO_LARGE"),
+        (lambda _job: Forward("next", headers={"$ref": 1}), "BAD_HEADERS"),
+        (lambda _job: FanOut(Forward("no name")), "BAD_QUEUE"),
+        (lambda _job: FanOut(Forward("next", bytes(MIB + 1))), "TOO_LARGE"),
+        (lambda _job: FanOut(*[Forward("next", bytes(MIB)) for _ in range(20)]), "TOO_LARGE"),
+        (many, "BAD_FRAMES"),
+        (lambda _job: bytes(8 * MIB), "TOO_LARGE"),
+        (hand_made(queue=7), "TypeError: queue is a str"),
+        (hand_made(queue="a\udcff"), "ValueError: queue is"),
+        (hand_made(headers=7), "bad verdict"),
+        (hand_made(payload=object()), "TypeError: a payload is bytes"),
+        (hand_made(headers={"headers": {"x": object()}}), "BAD_FRAMES"),
+        (with_delay(float("nan")), "ValueError: delay is nan"),
+        (with_delay("soon"), "ValueError: delay is 'soon'"),
+    ],
+)
+def test_a_job_whose_verdict_is_refused_ends_with_that_reason_and_the_next_is_taken(
+    broker: BrokerUnderTest, queue: str, handler: Callable[[Job], Any], reason: str
+) -> None:
+    # Given: a worker with one place
+    def either(job: Job) -> Any:
+        return handler(job) if job.payload == b"bad" else b"good"
+
+    endpoint = broker.doors["smq"]
+    with Worker(queue, either, endpoint=endpoint), Producer(endpoint=endpoint) as producer:
+        producer.push(queue, b"bad", max_attempts=1)
+        producer.push(queue, b"next").wait()
+        wait_until(lambda: broker.counts(queue) == {"dead": 1}, what="the end of both")
+    with Client(endpoint=endpoint) as client:
+        (dead,) = client.peek(queue, "dead")
+    assert reason in dead["errors"][-1]["reason"]
+    assert dead["attempts"] == 1

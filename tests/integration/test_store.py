@@ -1,4 +1,4 @@
-"""What else the store does: what expires, who holds what, lost queues and indexes."""
+"""What else the store does: what expires, comes back, who holds what, lost queues and indexes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pymongo.errors import AutoReconnect, ServerSelectionTimeoutError
 
 from integration.store_verbs import ME, OTHER, claim, pushed, release, rolled_back
 from sluicemq.protocol.errors import LeaseLostError, UnavailableError
-from sluicemq_broker.job import State
-from sluicemq_broker.store import Found, QueueDefaults, QueueStore, Unclear
+from sluicemq_broker.job import ERRORS_KEPT, State
+from sluicemq_broker.store import Found, QueueDefaults, QueueStore, Unclear, date
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.jobs import expiry
 from sluicemq_broker.store.jobs.index_models import INDEXES
@@ -145,3 +145,137 @@ def test_a_queue_removed_elsewhere_and_made_again_gets_its_indexes(store: QueueS
     assert len(store.jobs.index_information()) == 1
     store.mend()
     assert len(store.jobs.index_information()) == 1 + len(INDEXES)
+
+
+# -------------------------------------------------------------------- give back
+
+
+def test_a_job_given_back_is_ready_again_with_its_history_and_its_attempt_counted(store: QueueStore) -> None:
+    pushed(store, a_job("a"))
+    [job] = claim(store).jobs
+    ours = store.roll_back([rolled_back(job, "no luck")], NOW + 1)
+    document = stored(store, "a")
+    assert ours == 1
+    assert document["errors"] == [
+        {"at": date(NOW + 1).replace(tzinfo=None), "attempt": 1, "reason": "no luck", "worker": "worker"}
+    ]
+    assert not {"owner", "reserved_at"} & document.keys()
+    [again] = claim(store, now=NOW + 1).jobs
+    assert again.attempts == 2
+
+
+def test_a_job_given_back_with_a_delay_is_due_then_and_never_in_the_past(store: QueueStore) -> None:
+    delayed, past = pushed(store, a_job("delayed", owner=ME), a_job("past", owner=ME))
+    store.roll_back([rolled_back(delayed, due=NOW + 9), rolled_back(past, due=NOW - 9)], NOW)
+    assert claim(store, now=NOW - 1).jobs == []
+    assert ids(claim(store, now=NOW).jobs) == ["past"]
+    assert ids(claim(store, now=NOW + 9).jobs) == ["delayed"]
+
+
+def test_a_job_given_back_without_a_delay_keeps_its_place(store: QueueStore) -> None:
+    pushed(store, a_job("a"), a_job("b"))
+    [job] = claim(store, 1).jobs
+    store.roll_back([rolled_back(job)], NOW)
+    assert ids(claim(store).jobs) == ["a", "b"]
+
+
+def test_a_history_keeps_the_last_ten_failures_and_cuts_long_reasons(store: QueueStore) -> None:
+    pushed(store, a_job("a", max_attempts=0))
+    for number in range(ERRORS_KEPT + 3):
+        [job] = claim(store).jobs
+        store.roll_back([rolled_back(job, f"{number} " + "x" * 5000)], NOW)
+    errors = stored(store, "a")["errors"]
+    assert [error["attempt"] for error in errors] == list(range(4, ERRORS_KEPT + 4))
+    assert max(len(error["reason"]) for error in errors) == 1000
+    [again] = claim(store).jobs
+    assert not hasattr(again, "errors")
+
+
+def test_an_isolated_job_stays_one(store: QueueStore) -> None:
+    pushed(store, a_job("a"))
+    [job] = claim(store).jobs
+    store.roll_back([rolled_back(job, isolated=True)], NOW)
+    [first] = claim(store).jobs
+    store.roll_back([rolled_back(first)], NOW)
+    [second] = claim(store).jobs
+    assert first.isolated
+    assert second.isolated
+
+
+def test_a_rejected_job_is_dead_with_its_reason_and_is_not_handed_out(store: QueueStore) -> None:
+    [job] = pushed(store, a_job("a", owner=ME))
+    store.roll_back([rolled_back(job, "poison", due=NOW + 5, dead=True)], NOW)
+    assert store.find(["a"])["a"] == Found(State.DEAD, "", b"", "poison")
+    assert stored(store, "a")["ended_at"] == date(NOW).replace(tzinfo=None)
+    assert claim(store, now=NOW + 10).jobs == []
+
+
+def test_only_jobs_that_are_still_ours_are_given_back(store: QueueStore) -> None:
+    mine, lost = pushed(store, a_job("mine", owner=ME), a_job("lost", owner=ME))
+    release(store, ["lost"])
+    claim(store, owner=OTHER)
+    before = stored(store, "lost")
+    ours = store.roll_back([rolled_back(mine), rolled_back(lost, dead=True)], NOW)
+    assert ours == 1
+    assert stored(store, "lost") == before
+
+
+def test_a_released_job_keeps_its_place_and_its_attempt_is_not_counted(store: QueueStore) -> None:
+    pushed(store, a_job("a"), a_job("b"))
+    claim(store)
+    freed = release(store, ["a", "b"])
+    assert freed == 2
+    assert "errors" not in stored(store, "a")
+    assert [(job.id, job.attempts) for job in claim(store).jobs] == [("a", 1), ("b", 1)]
+
+
+def test_an_orphan_is_freed_under_its_own_hold_only(store: QueueStore) -> None:
+    pushed(store, a_job("a", owner=ME, hold=2))
+    assert store.free("a", ME, 1) == 0
+    assert stored(store, "a")["state"] == "reserved"
+    assert store.free("a", ME, 2) == 1
+    assert stored(store, "a")["state"] == "ready"
+
+
+def test_a_release_frees_only_what_the_owner_holds(store: QueueStore) -> None:
+    pushed(store, a_job("a", owner=ME), a_job("b", owner=OTHER), a_job("c"))
+    before = everything(store)
+    assert release(store, ["b", "c"]) == 0
+    assert everything(store) == before
+
+
+# ---------------------------------------------------------------------- reclaim
+
+
+def test_a_reclaim_gives_back_all_jobs_of_one_owner_counting_a_loss_and_no_attempt(store: QueueStore) -> None:
+    pushed(store, *some_jobs(3), a_job("theirs", owner=OTHER))
+    claim(store)
+    answer = store.reclaim(ME, 20, NOW)
+    assert answer == (3, 0)
+    assert store.owners() == {OTHER}
+    assert [(job.losses, job.attempts) for job in claim(store).jobs] == [(1, 1)] * 3
+
+
+def test_a_job_lost_with_its_broker_too_often_is_dead(store: QueueStore) -> None:
+    pushed(store, a_job("a"))
+    answers = []
+    for _ in range(3):
+        claim(store)
+        answers.append(store.reclaim(ME, 3, NOW))
+    assert answers == [(1, 0), (1, 0), (0, 1)]
+    assert store.find(["a"])["a"] == Found(State.DEAD, "", b"", "lost with its broker too often")
+    assert stored(store, "a")["losses"] == 3
+
+
+def test_where_one_loss_is_too_many_a_job_is_dead_of_the_first(store: QueueStore) -> None:
+    pushed(store, a_job("a", owner=ME))
+    assert store.reclaim(ME, 1, NOW) == (0, 1)
+    assert stored(store, "a")["losses"] == 1
+
+
+def test_reclaiming_twice_changes_nothing_more(store: QueueStore) -> None:
+    pushed(store, a_job(owner=ME))
+    store.reclaim(ME, 20, NOW)
+    before = everything(store)
+    assert store.reclaim(ME, 20, NOW) == (0, 0)
+    assert everything(store) == before

@@ -1,4 +1,4 @@
-"""USERS: principals are changed at one broker, and every broker on the database acts on that."""
+"""USERS and logins at several brokers: what one changes, every one acts on."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pymongo import MongoClient
 from sluicemq.protocol import wire
 from sluicemq.protocol.keys import encode
 from sluicemq_broker.command import users
+from sluicemq_broker.http import BASE
 from support.broker_process import BrokerProcess
+from support.http_reader import Answer, Web
+from support.own_queue import TOKEN
 from support.raw_sockets import Smq
 from support.waiting import wait_until
-
-#: Cases of one test differ in a name or a value.
-pytestmark = pytest.mark.one_in(4)
 
 
 class Operator:
@@ -68,6 +68,7 @@ def operator(mongo_uri: str, database: str) -> Iterator[Operator]:
         yield operator
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.one_in(2)
 def test_a_change_at_one_broker_is_known_at_the_other(pair: tuple[Operator, Operator]) -> None:
     one, other = pair
@@ -87,6 +88,7 @@ def test_a_change_at_one_broker_is_known_at_the_other(pair: tuple[Operator, Oper
     wait_until(lambda: one.names == [], what="the removal at the first broker")
 
 
+@pytest.mark.one_in(4)
 def test_keys_are_rotated_with_both_in_use_for_a_while(operator: Operator) -> None:
     operator("add", name="mailer", permissions="push", key=encode(bytes(32)), password="correct horse")  # noqa: S106
     first = operator("rotate", name="mailer", kind="token")["token"]
@@ -106,6 +108,7 @@ def test_keys_are_rotated_with_both_in_use_for_a_while(operator: Operator) -> No
     )
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("action", "fields", "code"),
@@ -139,6 +142,7 @@ def test_what_is_wrong_is_refused_and_secrets_are_not_repeated(
     assert operator.names == []
 
 
+@pytest.mark.one_in(4)
 def test_principals_of_the_file_are_shown_and_changed_there_alone(mongo_uri: str, database: str) -> None:
     principals = {"mailer": {"keys": [encode(bytes(32))], "permissions": "push=mail"}}
     with (
@@ -152,6 +156,7 @@ def test_principals_of_the_file_are_shown_and_changed_there_alone(mongo_uri: str
         assert (code, text) == ("BAD_FRAMES", "principal mailer of the configuration file has this key")
 
 
+@pytest.mark.one_in(4)
 def test_a_list_comes_in_pages(operator: Operator) -> None:
     for name in ("c", "a", "b"):
         operator("add", name=name, permissions="none")
@@ -159,6 +164,7 @@ def test_a_list_comes_in_pages(operator: Operator) -> None:
     assert [row["name"] for row in operator("list", after="b", limit=2)] == ["c"]
 
 
+@pytest.mark.one_in(4)
 def test_principals_outlast_a_restart_and_offline_changes_are_followed(mongo_uri: str, database: str) -> None:
     config = {"broker": {"poll": 0.2}}
     with BrokerProcess(mongo_uri, database, config=config) as broker:
@@ -172,6 +178,7 @@ def test_principals_outlast_a_restart_and_offline_changes_are_followed(mongo_uri
             wait_until(lambda: operator.names == ["mailer", "rescue"], what="what was added to the store")
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.full
 def test_ten_thousand_principals_are_read_at_the_start(mongo_uri: str, database: str) -> None:
     with MongoClient[dict[str, Any]](mongo_uri) as mongo:
@@ -187,3 +194,81 @@ def test_ten_thousand_principals_are_read_at_the_start(mongo_uri: str, database:
     ):
         assert operator("list", after="p09998") == [operator("show", name="p09999")]
         assert len(operator("list", limit=1000)) == 1000
+
+
+ME, LOGIN, LOGOUT = (f"{BASE}/{name}" for name in ("me", "login", "logout"))
+
+
+@pytest.fixture
+def brokers(mongo_uri: str, database: str) -> Iterator[list[BrokerProcess]]:
+    settings = {"http": "127.0.0.1:0", "http_token": TOKEN, "poll": 0.5}
+    config = {
+        "broker": settings, "security": {"anonymous": {}}, "devices": [], "queues": {"mail": {}}
+    }  # fmt: skip
+    with ExitStack() as stack:
+        yield [stack.enter_context(BrokerProcess(mongo_uri, database, config=config)) for _ in range(2)]
+
+
+@pytest.fixture
+def webs(brokers: list[BrokerProcess]) -> list[Web]:
+    return [Web(broker.http) for broker in brokers]
+
+
+def logged_in(web: Web, token: str = TOKEN) -> str:
+    return cookie_of(web.post(LOGIN, {"token": token}))
+
+
+def cookie_of(answer: Answer) -> str:
+    return answer.headers["set-cookie"].partition(";")[0]
+
+
+def knows(web: Web, cookie: str) -> bool:
+    return web.get(ME, Cookie=cookie).status == 200
+
+
+@pytest.mark.full
+def test_a_login_at_one_broker_is_one_at_all_and_so_is_a_logout(webs: list[Web]) -> None:
+    one, other = webs
+    cookie, staying = logged_in(one), logged_in(other)
+    assert knows(one, cookie)
+    assert knows(other, cookie)
+    assert one.post(f"{BASE}/queues/mail/pause", Cookie=staying).status == 200
+    assert other.post(LOGOUT, Cookie=cookie).status == 200
+    assert not knows(other, cookie)
+    wait_until(lambda: not knows(one, cookie), what="the logout at the other broker")
+    assert knows(one, staying)
+
+
+@pytest.mark.full
+def test_a_removed_principal_is_logged_in_nowhere(webs: list[Web], mongo_uri: str, database: str) -> None:
+    added = users.act(mongo_uri, database, "add", {"name": "reader", "permissions": "read", "token": True})
+    wait_until(lambda: webs[0].post(LOGIN, {"token": added["token"]}).status == 200, what="the principal")
+    cookie = logged_in(webs[0], added["token"])
+    wait_until(lambda: knows(webs[1], cookie), what="the principal at the other broker")
+    users.act(mongo_uri, database, "remove", {"name": "reader", "force": True})
+    wait_until(lambda: not any(knows(web, cookie) for web in webs), what="the end of the login")
+
+
+@pytest.mark.full
+def test_a_login_outlives_its_broker(brokers: list[BrokerProcess], webs: list[Web]) -> None:
+    cookie, ended = logged_in(webs[0]), logged_in(webs[0])
+    assert webs[0].post(LOGOUT, Cookie=ended).status == 200
+    brokers[0].kill()
+    brokers[0].restart()
+    again = Web(brokers[0].http)
+    assert knows(again, cookie)
+    assert not knows(again, ended)
+
+
+@pytest.mark.full
+def test_a_damaged_document_of_logins_ends_nobody_elses(
+    brokers: list[BrokerProcess], webs: list[Web], mongo_uri: str, database: str
+) -> None:
+    cookie = logged_in(webs[0])
+    damaged: dict[str, Any] = {"_id": 7, "revision": 10**6, "principal": None}
+    with MongoClient[dict[str, Any]](mongo_uri) as mongo:
+        mongo[database]["logins"].insert_one(damaged)
+    assert webs[0].post(LOGOUT, Cookie=logged_in(webs[0])).status == 200
+    brokers[1].kill()
+    brokers[1].restart()
+    assert knows(Web(brokers[1].http), cookie)

@@ -1,7 +1,8 @@
-"""``deploy/container``: valid by the Compose specification, and agreeing with what a broker is."""
+"""Compose files of ``deploy/container`` and of an example: valid, and agreeing with what a broker is."""
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -283,3 +284,41 @@ def test_a_build_reads_what_pip_needs_and_no_more() -> None:
     read = {"pyproject.toml", "README.md", "LICENSE", "broker", "devices", "clients/sluicemq"}
     assert kept == read | {"deploy/container/lock", "deploy/container/bill.py"}
     assert all((ROOT / name).exists() for name in kept)
+
+
+pytest.importorskip("check_jsonschema")
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples/fastapi"
+EXAMPLE_COMPOSE: dict[str, Any] = yaml.safe_load((EXAMPLE / "compose.yaml").read_text())
+EXAMPLE_SERVICES: dict[str, Any] = EXAMPLE_COMPOSE["services"]
+
+
+def test_it_has_the_schema_of_the_compose_specification_and_opens_ports_to_this_host_alone() -> None:
+    jsonschema.Draft202012Validator(SCHEMA).validate(EXAMPLE_COMPOSE)
+    ports = [port for service in EXAMPLE_SERVICES.values() for port in service.get("ports", ())]
+    assert ports
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+    assert "worker" in EXAMPLE_SERVICES
+    assert "ports" not in EXAMPLE_SERVICES["worker"]  # there are two
+
+
+def test_the_broker_takes_its_environment_and_is_where_the_application_looks() -> None:
+    config = load(None, EXAMPLE_SERVICES["broker"]["environment"], {})
+    assert problems_of_exposure(config) == []
+    assert config.devices == ()
+    for name in ("web", "worker"):
+        assert EXAMPLE_SERVICES[name]["environment"]["SLUICEMQ_ENDPOINT"] == "tcp://broker:5550"
+        assert EXAMPLE_SERVICES[name]["depends_on"] == {"broker": {"condition": "service_healthy"}}
+    assert config.broker.endpoint.address.endswith(":5550")
+
+
+def test_the_application_has_what_the_services_name() -> None:
+    tree = ast.parse((EXAMPLE / "reports.py").read_text())
+    names = {target.id for node in tree.body if isinstance(node, ast.Assign) for target in node.targets}  # type: ignore[attr-defined]
+    program, command, work, *options = EXAMPLE_SERVICES["worker"]["command"]
+    assert (program, command, work) == ("sluicemq", "work", "reports:tasks")
+    assert {"tasks", "web"} <= names
+    known = app.get_command(None, "work")  # type: ignore[arg-type]
+    assert known
+    assert set(options[::2]) <= {name for param in known.params for name in param.opts}
+    assert '"reports:web"' in (EXAMPLE / "Containerfile").read_text()

@@ -1,14 +1,24 @@
-"""The table of deliveries: whatever happens, no credit is lost and none is given twice."""
+"""Deliveries, reservations, permits: no credit is lost or given twice, and memory is bounded."""
 
 from __future__ import annotations
 
+import math
+
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from sluicemq_broker.job import Reservation
+from sluicemq_broker.config import QueueSettings
+from sluicemq_broker.context import Memory
+from sluicemq_broker.job import Job, Pack, Reservation
 from sluicemq_broker.queue import Delivery, Marks
 from sluicemq_broker.queue.deliveries import Deliveries
+from sluicemq_broker.queue.limits import QueueLimits
+from sluicemq_broker.queue.reservations import Reservations
+from sluicemq_broker.queue.scheduler import LEAST_CLAIM, Scheduler
+from sluicemq_broker.queue.staging import Staging
 from sluicemq_broker.queue.worker import DeliveryState
+from sluicemq_broker.store import StagedByPriority
 from support.fakes import FakeWorker
 from support.jobs import a_job, some_jobs
 
@@ -179,3 +189,110 @@ def test_a_worker_that_commits_on_arrival_works_on_nothing_that_it_has_not_got()
     table.attach(worker, 0.0)
     table.open(worker, [a_job(hard_time_limit=LASTS, owner="me")], 0.0)
     assert over_limit(table, 0.0) == over_limit(table, 2 * LASTS) == []
+
+
+@pytest.fixture
+def reservations() -> Reservations:
+    return Reservations()
+
+
+def held(job_id: str, hold: int) -> Job:
+    job = Job(job_id, b"")
+    job.reserve(Reservation("me", hold))
+    return job
+
+
+def test_a_reservation_is_known_by_its_hold_and_not_by_the_id_alone(reservations: Reservations) -> None:
+    reservations.add([held("job", 2)])
+    assert not reservations.unknown([("job", 2)])
+    assert reservations.unknown([("job", 1)])  # a claim that has landed late: nobody has it
+    assert reservations.unknown([("other", 2)])
+
+
+def test_what_lies_under_the_number_of_an_open_claim_is_known(reservations: Reservations) -> None:
+    reservations.begin(7)
+    assert not reservations.unknown([("job", 7)])
+    reservations.end(7)
+    assert reservations.unknown([("job", 7)])
+
+
+def test_two_lives_of_one_id_are_both_known_until_each_is_over(reservations: Reservations) -> None:
+    former, later = held("job", 1), held("job", 2)
+    reservations.add([former])
+    reservations.add([later])
+    assert not reservations.unknown([("job", 1)])
+    assert not reservations.unknown([("job", 2)])
+
+    reservations.remove([former])
+    assert reservations.unknown([("job", 1)])
+    assert not reservations.unknown([("job", 2)])
+    assert "job" in reservations
+
+    reservations.remove([later])
+    assert "job" not in reservations
+    assert len(reservations) == 0
+
+
+def test_a_pack_is_known_while_one_of_its_jobs_is(reservations: Reservations) -> None:
+    jobs, pack = [held("a", 3), held("b", 3)], Pack("pack/m/1", 0, 2)
+    for job in jobs:
+        job.pack_into(pack)
+    reservations.add(jobs)
+    reservations.remove(jobs[:1])
+    assert reservations.unknown([("pack/m/1", 3), ("pack/m/1", 2), ("pack/m/2", 3)]) == [
+        ("pack/m/1", 2),
+        ("pack/m/2", 3),
+    ]
+    reservations.remove(jobs[1:])
+    assert reservations.unknown([("pack/m/1", 3)])
+
+
+def test_permits_of_a_former_id_are_not_given_back_however_the_limits_change() -> None:
+    limits = QueueLimits(QueueSettings(max_running=5))
+    limits.use("former")
+    limits.permits = 5
+    limits.give_back_later(1000.0)
+    limits.reconfigure(QueueSettings())
+    limits.use("new")
+    assert limits.next(1001.0) == math.inf
+
+
+MIB = 2**20
+
+
+def test_a_claim_may_bring_an_eighth_of_what_is_free_and_always_a_little() -> None:
+    memory = Memory(hwm_bytes=64 * MIB)
+    scheduler = Scheduler(QueueLimits(QueueSettings()), StagedByPriority(), memory.staged, memory.expiries)
+    assert scheduler.room_bytes == 8 * MIB
+    memory.staged.take(32 * MIB)
+    assert scheduler.room_bytes == 4 * MIB
+    memory.staged.take(32 * MIB)
+    assert (scheduler.room_bytes, memory.staged.full) == (LEAST_CLAIM, True)
+
+
+def test_what_is_held_for_the_workers_of_all_queues_adds_up() -> None:
+    memory = Memory()
+    one, other = [Staging(memory.staged, StagedByPriority()) for _ in range(2)]
+    one.add(some_jobs(2, size=10))
+    other.add(some_jobs(3, size=100))
+    assert memory.staged.used == 320
+    one.clear()
+    other.take_last(1)
+    assert memory.staged.used == 200
+
+
+def test_jobs_on_their_way_fill_it_by_their_bytes_and_verdicts_by_their_number_too() -> None:
+    memory, told = Memory(hwm=10, hwm_bytes=1000), list[bool]()
+    memory.follow(lambda: told.append(memory.takes_no_more))
+    memory.pushes.take(100, 999)
+    memory.pushes.take(1, 1)
+    memory.pushes.give(101, 1000)
+    went_on: list[bool] = []
+
+    def go_on() -> None:
+        went_on.append(True)
+
+    memory.verdicts.take(go_on, 10, 0)
+    memory.verdicts.give(go_on, 10, 0)
+    assert told == [True, False, True, False]
+    assert went_on == [True]

@@ -1,20 +1,30 @@
-"""Workers tell the scheduler their credit as a value: it calls nothing of a door."""
+"""Workers of doors: credit as a value, and what is held for one or on the way to it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final
 
 import pytest
 
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.doors import backends  # noqa: F401 # so that their workers are known
+from sluicemq_broker.doors.lane_workers import (
+    ArrivalWorker,
+    LaneWorker,
+    PopWorker,
+    PullWorker,
+    RepWorker,
+    Window,
+)
 from sluicemq_broker.doors.smq import workers  # noqa: F401
 from sluicemq_broker.queue import Delivery, Marks, Worker
 from sluicemq_broker.queue.limits import QueueLimits
 from sluicemq_broker.queue.plans import Conditions
 from sluicemq_broker.queue.scheduler import Scheduler
-from sluicemq_broker.runtime import Budget
+from sluicemq_broker.runtime import Budget, Counters
+from sluicemq_broker.security import ANYBODY
 from sluicemq_broker.store import StagedByPriority
 from support.jobs import NOW, some_jobs
 
@@ -115,3 +125,71 @@ def test_a_door_makes_how_a_job_is_sent_and_a_connection_ended_and_no_credit(kin
     constants = {"door", "pops", "commits_on_arrival"}
     overridden = {name for name in vars(kind) if hasattr(Worker, name) and not name.startswith("__")}
     assert overridden - constants <= {"deliver", "hang_up", "cancelled", "stop", "stuck"}
+
+
+class Lane:
+    """One of which nothing is sent."""
+
+    peer = "peer"
+    writable = True
+    backlog = 0
+    who = ANYBODY
+    zmtp = SimpleNamespace(peer_kind=b"REP")
+
+    blocked: Callable[[], None]
+
+    def on(self, **handlers: Callable[..., None]) -> None:
+        vars(self).update(handlers)
+
+
+@pytest.mark.parametrize("kind", [RepWorker, PullWorker, PopWorker, ArrivalWorker])
+def test_nothing_is_held_for_a_worker_whose_socket_takes_nothing_more(kind: type[LaneWorker]) -> None:
+    lane: Any = Lane()
+    backend: Any = SimpleNamespace(
+        queue=SimpleNamespace(
+            offer=lambda *_, **__: None, stalled=lambda worker: setattr(worker, "reads", False)
+        ),
+        settings=SimpleNamespace(envelope="payload"),
+        counters=Counters(),
+        prefetch=5,
+        marks=Marks(99, 2**20),
+    )
+    worker = kind(backend, lane)
+    most = 1 if kind is ArrivalWorker else 5  # at first
+    assert (worker.free, worker.takes) == (most, (most, most))
+
+    lane.blocked()
+
+    assert (worker.free, worker.takes) == (0, (0, 0))
+
+
+def test_it_begins_with_one_and_grows_twofold_while_jobs_arrive_at_once_to_the_most() -> None:
+    window = Window(20)
+    sizes = []
+    for _ in range(7):
+        sizes.append(window.size)
+        window.arrived(window.size, 0.0)
+    assert sizes == [1, 2, 4, 8, 16, 20, 20]
+
+
+def test_whatever_the_prefetch_one_pong_commits_no_more_than_a_turn_of_the_hub_has_time_for() -> None:
+    window = Window(100_000)
+    for _ in range(20):
+        window.arrived(window.size, 0.0)
+    assert window.size == 1000
+
+
+@pytest.mark.parametrize(("a_job", "in_transit"), [(1.0, 1), (0.1, 2), (0.01, 25), (0.001, 64)])
+def test_a_worker_with_room_for_none_has_some_work_on_the_way(a_job: float, in_transit: int) -> None:
+    window = Window(64)
+    for _ in range(10):
+        window.arrived(window.size, window.size * a_job)
+    assert window.size == in_transit
+
+
+def test_one_that_becomes_slow_has_few_on_the_way_at_once() -> None:
+    window = Window(64)
+    for _ in range(10):
+        window.arrived(window.size, 0.001)
+    window.arrived(64, 64.0)
+    assert window.size == 1
