@@ -308,10 +308,10 @@ class QueueStore:
         since another verdict may have removed them.
         """
         if packed := [job for job in jobs if job.pack is not None]:
+            alone = [job for job in jobs if job.pack is None]  # meanwhile a lift may end that finds them done
             with translated():
                 in_packs = end_packed(self.jobs, packed)
-            jobs = [job for job in jobs if job.pack is None]
-            return in_packs | self.commit(jobs) if jobs else in_packs
+            return in_packs | self.commit(alone) if alone else in_packs
         with translated():
             # failpoint jobs.commit
             removed = self.jobs.delete_many(all_reserved_as(jobs)).deleted_count
