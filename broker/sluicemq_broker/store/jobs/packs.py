@@ -438,11 +438,13 @@ def remove_empty(jobs: Jobs, packs: Sequence[str]) -> None:
 
 
 def _not_all(jobs: Jobs, packs: Mapping[Pack, list[Job]], removed: int) -> dict[str, SluiceError]:
-    """Look into packs of which not all were written; mark what a removal did not find alone."""
+    """Look into packs of which not all were written; mark what is not marked, and end what was lifted.
+
+    Lifted jobs come last: a job whose bit was found set by a lift is stored alone by then.
+    """
     wanted = {"owner": 1, "hold": 1, **dict.fromkeys(_WORDS, 1)}
     problems: dict[str, SluiceError] = {}
-    ended = _end_lifted(jobs, packs)
-    for again in (True, False):
+    while True:
         found = jobs.find({"_id": {"$in": [pack.id for pack in packs]}}, wanted, hint=BY_ID)
         there = {document["_id"]: document for document in found}
         missing = len(packs) - len(there)
@@ -457,11 +459,10 @@ def _not_all(jobs: Jobs, packs: Mapping[Pack, list[Job]], removed: int) -> dict[
             elif left := bits & ~done_bits(stored):
                 which = {**_held(pack, these[0].reservation), **_clear(left)}
                 marks.append(UpdateOne(which, _marking(left)))
-                problems |= {job.id: uncertain(job.id) for job in these}
-        if not marks or not again:
-            break
         # failpoint packs.mark
-        jobs.bulk_write(marks, ordered=False)
+        if not marks or jobs.bulk_write(marks, ordered=False).modified_count == len(marks):
+            break  # else a lift has set a bit meanwhile, so fewer are left the next time
+    ended = _end_lifted(jobs, packs)
     return {job_id: problem for job_id, problem in problems.items() if job_id not in ended}
 
 
