@@ -6,10 +6,25 @@ import gc
 import time
 from array import array
 from collections import deque
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple, Protocol
 
 from protocol_model.protocol import ended, steps
 from protocol_model.world import Bounds, Moment, Rules, World
+
+
+class Step(Protocol):
+    """One step: in words, what it leads to, what is wrong with it, and whether it is a fault or a choice."""
+
+    @property
+    def words(self) -> str: ...
+    @property
+    def after(self) -> Moment: ...
+    @property
+    def complaint(self) -> str: ...
+    @property
+    def fault(self) -> bool: ...
 
 
 class Found(NamedTuple):
@@ -31,17 +46,35 @@ def explore(rules: Rules, bounds: Bounds, *, looking_for: str = "", most: int = 
     When there is none: every moment must have a way, without a fault and without a new push, to one
     in which no job is left ("stuck" otherwise).
     """
+    following = partial(steps, rules=rules, bounds=bounds)
+    return search(World.beginning(bounds), following, ended, looking_for, most)
+
+
+def search(
+    first: Moment,
+    steps: Callable[[Moment], Iterator[Step]],
+    ended: Callable[[Moment], bool],
+    looking_for: str,
+    most: int,
+) -> Found:
+    """Go over all moments that come after the first one, as :func:`explore`; ``ended``: no job is left."""
     gc.disable()  # nothing here is garbage in a circle, and it takes half of the time
     try:
-        return _Exploration(rules, bounds, looking_for, most).run()
+        return _Exploration(first, steps, ended, looking_for, most).run()
     finally:
         gc.enable()
 
 
 class _Exploration:
-    def __init__(self, rules: Rules, bounds: Bounds, looking_for: str, most: int) -> None:
-        self.rules, self.bounds, self.looking_for, self.most = rules, bounds, looking_for, most
-        first = World.beginning(bounds)
+    def __init__(
+        self,
+        first: Moment,
+        steps: Callable[[Moment], Iterator[Step]],
+        ended: Callable[[Moment], bool],
+        looking_for: str,
+        most: int,
+    ) -> None:
+        self.steps, self.ended, self.looking_for, self.most = steps, ended, looking_for, most
         self.numbers: dict[Moment, int] = {first: 0}
         self.parents = array("q", [-1])
         self.queue: deque[Moment] = deque([first])
@@ -56,9 +89,9 @@ class _Exploration:
         while self.queue:
             moment = self.queue.popleft()
             here = self.numbers[moment]
-            if ended(moment):
+            if self.ended(moment):
                 self.good.append(here)
-            for step in steps(moment, self.rules, self.bounds):
+            for step in self.steps(moment):
                 self.taken += 1
                 if step.complaint:
                     if step.complaint.startswith(self.looking_for):
@@ -111,7 +144,7 @@ class _Exploration:
         words = []
         for former, following in zip(chain[:0:-1], chain[-2::-1], strict=True):
             after = by_number[following]
-            step = next(s for s in steps(by_number[former], self.rules, self.bounds) if s.after == after)
+            step = next(s for s in self.steps(by_number[former]) if s.after == after)
             words.append(step.words)
         return words
 
