@@ -88,9 +88,7 @@ def _whole(broker: GuardedBroker, access: Any) -> Access:
 
 
 class TestGettingIn:
-    def test_a_client_with_a_key_gets_in_where_that_is_known(
-        self, broker: GuardedBroker, key: str, access: dict[str, Any]
-    ) -> None:
+    def test_a_known_key_gets_in(self, broker: GuardedBroker, key: str, access: dict[str, Any]) -> None:
         broker.keys.add(key)
         with Client(timeout=SECONDS, **access, endpoint=broker.endpoint) as client:
             client.ping()
@@ -207,27 +205,21 @@ class TestStayingOut:
             broker.keys.add(key)
             client.ping(SECONDS)
 
-    def test_a_client_that_is_not_patient_fails_at_the_first_refusal(
-        self, broker: GuardedBroker, access: dict[str, Any]
-    ) -> None:
+    def test_an_impatient_client_fails_at_once(self, broker: GuardedBroker, access: dict[str, Any]) -> None:
         with Client(wait=False, **access, endpoint=broker.endpoint) as client:
             for _ in range(2):
                 with pytest.raises(NotAdmittedError):
                     client.ping()
         assert broker.refused == 1
 
-    def test_a_key_that_is_added_later_lets_the_client_in(
-        self, broker: GuardedBroker, key: str, access: dict[str, Any]
-    ) -> None:
+    def test_a_key_added_later_gets_in(self, broker: GuardedBroker, key: str, access: dict[str, Any]) -> None:
         with Producer(**access, endpoint=broker.endpoint) as producer:
             receipt = producer.push("queue", b"x")
             wait_until(lambda: broker.refused, what="a refusal")
             broker.keys.add(key)
             receipt.wait(SECONDS)
 
-    def test_a_key_that_is_removed_keeps_the_client_out(
-        self, broker: GuardedBroker, key: str, access: dict[str, Any]
-    ) -> None:
+    def test_a_removed_key_stays_out(self, broker: GuardedBroker, key: str, access: dict[str, Any]) -> None:
         broker.keys.add(key)
         with Client(timeout=SECONDS, **access, endpoint=broker.endpoint) as client:
             client.ping()

@@ -366,9 +366,7 @@ def test_a_handler_that_blocks_the_loop_is_named(jobs: OwnQueue, caplog: pytest.
 # ------------------------------------------------------------------------ mistakes
 
 
-def test_a_worker_whose_loop_is_closed_leaves_its_jobs_to_others(
-    jobs: OwnQueue, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_worker_whose_loop_closes_leaves_its_jobs(jobs: OwnQueue, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         handler = Held()
         await Worker(jobs.queue, handler, concurrency=1, endpoint=jobs.endpoint).start()

@@ -287,9 +287,7 @@ def test_nothing_is_left_in_a_broker_that_was_there(broker: BrokerProcess, measu
 
 
 @pytest.mark.full
-def test_a_door_of_workers_that_hands_out_no_receipts_is_named(
-    mongo_uri: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_door_that_hands_out_no_receipts_is_said(mongo_uri: str, capfd: pytest.CaptureFixture[str]) -> None:
     popping = {"kind": "streamer", "frontend": tcp(), "backend": tcp(), "commit": tcp()}
     with BrokerProcess(mongo_uri, f"pops_{os.getpid()}", config={"devices": [popping]}) as broker:
         doors = broker.doors

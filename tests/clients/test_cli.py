@@ -67,9 +67,7 @@ def test_a_mistyped_command_names_the_one_it_may_mean(run: Run, typed: str, mean
     ],
     ids=lambda arguments: " ".join(arguments).encode(errors="backslashreplace").decode(),
 )
-def test_an_argument_that_is_no_utf_8_is_a_usage_error(
-    run: Run, broker: ScriptedBroker, arguments: list[str]
-) -> None:
+def test_an_argument_not_in_utf_8_is_an_error(run: Run, broker: ScriptedBroker, arguments: list[str]) -> None:
     result = run(*arguments)
     assert result.exit_code == 2, result.exception
     assert "Invalid value for" in result.stderr
@@ -85,9 +83,7 @@ def silent_store(broker: ScriptedBroker) -> None:
     broker.on[wire.PING] = lambda message: health if message.fields == [True] else None
 
 
-def test_a_push_that_only_the_store_has_not_confirmed_says_so_and_how_to_repeat_it(
-    broker: ScriptedBroker, run: Run
-) -> None:
+def test_a_push_the_store_has_not_confirmed_says_how_to_repeat_it(broker: ScriptedBroker, run: Run) -> None:
     silent_store(broker)
     broker.on[wire.PUSH] = lambda _message: SILENCE
     result = run("--timeout", "0.5", "push", "mail", "hello", "--id", "mine")
@@ -102,9 +98,7 @@ def test_a_push_that_only_the_store_has_not_confirmed_says_so_and_how_to_repeat_
 @pytest.mark.parametrize(
     "command", [["queues", "purge", "mail", "--yes"], ["call", "mail", "x"], ["jobs", "result", "mail", "x"]]
 )
-def test_every_command_tells_a_silent_store_from_a_silent_broker(
-    broker: ScriptedBroker, run: Run, command: list[str]
-) -> None:
+def test_a_silent_store_is_no_silent_broker(broker: ScriptedBroker, run: Run, command: list[str]) -> None:
     for verb in (wire.PURGE, wire.RESULT):
         broker.on[verb] = lambda _message: SILENCE
     # When, Then: all answer

@@ -113,9 +113,7 @@ class TestConnecting:
         assert (refused.exit_code, "there is no profile 'there'" in refused.stderr) == (2, True)
 
     @pytest.mark.parametrize("line", ["ping", "push q x", "work q --print", "stream read s", "stream tail s"])
-    def test_a_key_that_is_refused_has_an_exit_code_of_its_own(
-        self, broker: GuardedBroker, tmp_path: Path, line: str
-    ) -> None:
+    def test_a_refused_key_has_its_own_code(self, broker: GuardedBroker, tmp_path: Path, line: str) -> None:
         public = new_key(tmp_path / "key")
         where = ["--endpoint", broker.endpoint, "--server-key", broker.server_key]
         refused = sluicemq(*where, "--key-file", tmp_path / "key", *line.split())
@@ -137,9 +135,7 @@ class TestConnecting:
         assert json.loads(refused.stdout)["error"]["code"] == "FORBIDDEN"
 
     @pytest.mark.parametrize("first", [True, False], ids=["before the command", "behind it"])
-    def test_a_shell_completes_queues_with_the_key_of_the_line(
-        self, broker: GuardedBroker, tmp_path: Path, *, first: bool
-    ) -> None:
+    def test_a_shell_completes_with_keys(self, broker: GuardedBroker, tmp_path: Path, *, first: bool) -> None:
         broker.keys.add(new_key(tmp_path / "key"))
         broker.on[wire.QUEUES] = lambda _message: [{"name": "mail"}]
         options = ["--endpoint", broker.endpoint, "--key-file", str(tmp_path / "key")]
@@ -148,9 +144,7 @@ class TestConnecting:
         line = [*options, "jobs", "list"] if first else ["jobs", "list", *options]
         assert [completion.value for completion in shell.get_completions(line, "ma")] == ["mail"]
 
-    def test_a_user_takes_its_password_from_a_file(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_user_takes_a_password_of_a_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         broker = GuardedBroker(PLAIN)
         broker.start()
         try:

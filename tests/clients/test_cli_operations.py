@@ -52,9 +52,7 @@ def goes_on(broker: ScriptedBroker, verb: bytes, *looks: dict[str, Any]) -> None
     "command",
     [["queues", "purge", "mail"], ["queues", "delete", "mail"], ["dead-letters", "discard", "mail"]],
 )
-def test_a_command_whose_order_takes_long_follows_it_to_its_end(
-    broker: ScriptedBroker, run: Run, command: list[str]
-) -> None:
+def test_a_long_order_is_followed_to_its_end(broker: ScriptedBroker, run: Run, command: list[str]) -> None:
     verb = {"delete": wire.DELETE, "discard": wire.DISCARD}.get(command[1], wire.PURGE)
     goes_on(broker, verb, TASK, DONE)
     result = run(*command, "--yes", "--json")

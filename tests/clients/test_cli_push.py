@@ -26,9 +26,7 @@ from sluicemq.protocol import wire
         ["jobs", "change", "mail", "one", "--priority", "300"],
     ],
 )
-def test_a_priority_that_no_job_may_have_is_a_usage_error_everywhere(
-    broker: ScriptedBroker, run: Run, command: list[str]
-) -> None:
+def test_an_impossible_priority_is_wrong_usage(broker: ScriptedBroker, run: Run, command: list[str]) -> None:
     result = run(*command, stdin=b"x\n")
     assert (result.exit_code, "from 0 to 255" in result.stderr) == (2, True)
     assert broker.pushed() == []
@@ -108,9 +106,7 @@ def test_push_ends_with_1_and_the_reason_when_the_job_is_refused(broker: Scripte
 
 
 @pytest.mark.parametrize(("state", "code"), [("dead", 1), ("ready", 0), (None, 0)])
-def test_push_of_an_id_that_exists_says_so_and_counts_no_push(
-    broker: ScriptedBroker, run: Run, state: str | None, code: int
-) -> None:
+def test_push_of_a_known_id_says_so(broker: ScriptedBroker, run: Run, state: str | None, code: int) -> None:
     broker.on[wire.PUSH] = lambda message: Several([[], list(range(len(message.fields[1]))), [state]])
     one = run("--json", "push", "mail", "x", "--id", "mine")
     assert (one.exit_code, json.loads(one.stdout)["pushed"], json.loads(one.stdout)["state"]) == (
@@ -225,9 +221,7 @@ def test_result_prints_it_and_waits_as_long_as_it_is_told(broker: ScriptedBroker
 
 
 @pytest.mark.parametrize("error", [NotFoundError("no job mine"), TimeoutError("job mine has not ended")])
-def test_no_result_ends_with_1_as_long_as_the_broker_is_there(
-    broker: ScriptedBroker, run: Run, error: Exception
-) -> None:
+def test_no_result_ends_with_1_beside_a_broker(broker: ScriptedBroker, run: Run, error: Exception) -> None:
     broker.on[wire.RESULT] = lambda _message: error
     result = run("jobs", "result", "mail", "mine")
     assert (result.exit_code, result.stderr) == (1, f"sluicemq: {error}\n")

@@ -119,9 +119,7 @@ def test_peek_shows_when_a_job_is_due_and_why_it_failed_last(broker: ScriptedBro
     assert shown.split("\n")[1].split() == ["one", "in", "3", "h", "disk", "full"]
 
 
-def test_peek_in_a_narrow_terminal_shows_ids_whole(
-    broker: ScriptedBroker, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_narrow_peeks_keep_ids(broker: ScriptedBroker, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # as in a terminal
     monkeypatch.setenv("COLUMNS", "30")
     job = {"id": "i" * 50, "attempts": 1, "payload": b"p " * 40, "headers": {"key": "value " * 20}}
@@ -234,9 +232,7 @@ def test_the_last_ones_are_asked_for_from_the_end(broker: ScriptedBroker, run: R
 @pytest.mark.parametrize(
     "arguments", [["queues"], ["queues", "mail"], ["top", "--once"], ["top", "mail", "--once"]]
 )
-def test_queues_are_shown_as_they_were_counted_while_mongodb_is_away(
-    broker: ScriptedBroker, run: Run, arguments: list[str]
-) -> None:
+def test_queues_are_shown_as_last_counted(broker: ScriptedBroker, run: Run, arguments: list[str]) -> None:
     # Given a broker whose MongoDB does not answer
     away = "MongoDB has not answered for 9.1 s"
     about = {"version": "1", "pid": 1, "uptime": 1.0, "connections": 1, "brokers": 1, "store": away}
@@ -301,9 +297,7 @@ def test_only_of_an_order_it_is_said_that_it_may_still_be_carried_out(
         (["queues", "mail"], "queues list mail"),
     ],
 )
-def test_a_command_of_the_last_version_works_and_says_its_new_form(
-    broker: ScriptedBroker, run: Run, old: list[str], new: str
-) -> None:
+def test_an_old_command_says_its_new_form(broker: ScriptedBroker, run: Run, old: list[str], new: str) -> None:
     broker.on[wire.PEEK] = broker.on[wire.TASKS] = lambda _message: []
     broker.on[wire.QUEUE] = lambda _message: QUEUES[0]
     broker.on[wire.DEAD] = lambda _message: {"jobs": [], "next": None}

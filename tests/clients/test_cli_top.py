@@ -158,9 +158,7 @@ def test_workers_are_told_by_who_they_are_and_what_they_have(run: Run, broker: S
     assert [worker.fields for worker in broker.of(wire.WORKERS)] == [[None], ["mail"]]
 
 
-def test_workers_are_listed_of_all_brokers_and_one_that_does_not_answer_is_named(
-    run: Run, broker: ScriptedBroker
-) -> None:
+def test_workers_of_all_brokers_are_listed_and_a_silent_one_named(run: Run, broker: ScriptedBroker) -> None:
     broker.on[wire.WORKERS] = lambda _message: [{**WORKER, "broker": "host-a:1"}]
     other = ScriptedBroker().start()
     other.on[wire.WORKERS] = lambda _message: [{**WORKER, "broker": "host-b:2"}]

@@ -146,9 +146,7 @@ def test_a_result_that_can_not_be_written_is_one_line(broker: ScriptedBroker, ar
 
 
 @pytest.mark.parametrize(("command", "status"), [("nosuchprogram", "127"), ("/dev/null", "126")])
-def test_a_command_that_can_not_be_run_ends_the_work_and_harms_no_job(
-    broker: ScriptedBroker, command: str, status: str
-) -> None:
+def test_a_command_that_can_not_run_harms_no_job(broker: ScriptedBroker, command: str, status: str) -> None:
     process, peer = start_work(broker, "work", "q", "--exec", command)
     broker.deliver(peer, "q", [b"x"])
     errors = process.communicate(timeout=SECONDS)[1]
@@ -214,9 +212,7 @@ def test_work_that_is_refused_ends_with_1(broker: ScriptedBroker) -> None:
 
 
 @pytest.mark.parametrize("others", [0, 20], ids=["few files", "many files"])
-def test_a_command_ends_with_a_work_that_is_killed_and_its_children_too(
-    broker: ScriptedBroker, tmp_path: Path, others: int
-) -> None:
+def test_a_command_ends_with_a_killed_work(broker: ScriptedBroker, tmp_path: Path, others: int) -> None:
     # Given: a shell with a child in the background and one that it waits for
     command = f"{_told(tmp_path, 'child')} & {_told(tmp_path, 'other')}; exit 0"
     with ExitStack() as stack:
@@ -235,9 +231,7 @@ def test_a_command_ends_with_a_work_that_is_killed_and_its_children_too(
     assert broker.settled() == {}
 
 
-def test_what_a_command_has_left_behind_on_purpose_outlives_a_work_that_is_killed(
-    broker: ScriptedBroker, tmp_path: Path
-) -> None:
+def test_what_a_command_leaves_on_purpose_outlives_its_work(broker: ScriptedBroker, tmp_path: Path) -> None:
     command = f"{_told(tmp_path, 'daemon')} >/dev/null 2>&1 </dev/null &"
     process, peer = start_work(broker, "work", "q", "--exec", command)
     try:

@@ -61,9 +61,7 @@ print(publisher.unconfirmed)
 
 
 @MODES
-def test_both_publish_at_the_same_time_and_neither_takes_the_others_for_its_own(
-    endpoint: str, stream: str, mode: str
-) -> None:
+def test_both_publish_at_once_and_each_hears_its_own(endpoint: str, stream: str, mode: str) -> None:
     """Batches have numbers of their publisher: a child with its parent's name would be taken for it."""
     forked(
         """

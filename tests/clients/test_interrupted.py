@@ -106,9 +106,7 @@ def test_push_that_waits_for_room_hears_it(broker: ScriptedBroker, tmp_path: Pat
     assert 1 <= told["unconfirmed"] < 20
 
 
-def test_push_of_a_file_as_stdin_shows_how_much_of_it_how_many_and_how_fast(
-    broker: ScriptedBroker, tmp_path: Path
-) -> None:
+def test_push_of_a_file_as_stdin_shows_how_far_it_is(broker: ScriptedBroker, tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("".join(f"{number}\n" for number in range(2000)))
     terminal, end_of_command = pty.openpty()
     with (tmp_path / "lines").open() as lines, command(

@@ -230,9 +230,7 @@ def test_a_reader_runs_a_handler_to_the_end(broker: ScriptedBroker) -> None:
     assert reader.stop() is True
 
 
-def test_a_subscription_that_has_no_file_left_for_its_connection_ends_with_that(
-    endpoint: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_subscription_without_a_file_left_says_so(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_file(*_given: object, **_more: object) -> None:
         raise OSError("too many open files")
 

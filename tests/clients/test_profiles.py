@@ -70,9 +70,7 @@ class TestOrder:
         monkeypatch.setenv("SLUICEMQ_ENDPOINT", "tcp://other:4")
         assert Access.chosen(None) == Access(("tcp://other:4",))
 
-    def test_a_keyword_is_stronger_than_the_environment_and_that_than_a_profile(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_keyword_beats_the_environment_and_that_profiles(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SLUICEMQ_USER", "of-environment")
         assert Access.chosen(None, {"profile": "dev"}).user == "of-environment"
         assert Access.chosen(None, {"profile": "dev"}).password == "of-dev"  # noqa: S105
@@ -90,9 +88,7 @@ class TestOrder:
         assert Access.chosen("tcp://a:1").mechanism == "CURVE"
         assert Access.chosen("tcp://a:1", {"user": "ann", "password": "x"}).mechanism == "PLAIN"
 
-    def test_a_password_comes_from_a_file_that_the_environment_names(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
+    def test_a_password_comes_from_a_file(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         file = secret_file(tmp_path / "password", "of a file\n")
         monkeypatch.setenv("SLUICEMQ_PASSWORD_FILE", str(file))
         assert Access.chosen("tcp://a:1", {"user": "ann"}).password == "of a file"  # noqa: S105

@@ -123,9 +123,7 @@ class TestPublisher:
         with pytest.raises(error):
             publisher.publish(*arguments)
 
-    def test_a_large_message_goes_and_a_larger_one_does_not(
-        self, publisher: Publisher, stream: str, endpoint: str
-    ) -> None:
+    def test_large_messages_go_and_no_larger(self, publisher: Publisher, stream: str, endpoint: str) -> None:
         large = bytes(12 << 20)
         publisher.publish(stream, "a", large).wait(TIMEOUT)
         with pytest.raises(TooLargeError):
@@ -161,9 +159,7 @@ class TestReader:
         with Reader(filled, start=Start.since(0), endpoint=endpoint) as reader:
             assert next(reader).sequence == 1
 
-    def test_following_it_waits_for_what_is_published(
-        self, publisher: Publisher, stream: str, endpoint: str
-    ) -> None:
+    def test_following_waits_for_the_next(self, publisher: Publisher, stream: str, endpoint: str) -> None:
         publish(publisher, stream, "a")
         with Reader(stream, follow=True, endpoint=endpoint) as reader:
             assert next(reader).topic == "a"
@@ -210,9 +206,7 @@ class TestReader:
         with Reader(filled, endpoint=endpoint) as reader:
             assert next(reader).sequence == 50
 
-    def test_a_stream_is_trimmed_under_its_reader(
-        self, stream: str, endpoint: str, publisher: Publisher
-    ) -> None:
+    def test_a_stream_is_trimmed_while_read(self, stream: str, endpoint: str, publisher: Publisher) -> None:
         for _ in range(20):  # a segment each
             publish(publisher, stream, "before")
         with Reader(stream, follow=True, page_bytes=1, endpoint=endpoint) as reader:
@@ -231,9 +225,7 @@ class TestReader:
         assert [event.last for event in told] == [20]
         assert len(found) - 1 + told[0].missing == 20
 
-    def test_one_that_does_not_read_holds_up_nobody(
-        self, publisher: Publisher, stream: str, endpoint: str
-    ) -> None:
+    def test_one_that_does_not_read_is_alone(self, publisher: Publisher, stream: str, endpoint: str) -> None:
         publisher.publish(stream, "a", b"").wait(TIMEOUT)
         with (
             Reader(stream, follow=True, endpoint=endpoint) as idle,
@@ -250,9 +242,7 @@ class TestReader:
 
 
 class TestAdministration:
-    def test_streams_are_listed_shown_trimmed_and_erased(
-        self, publisher: Publisher, stream: str, endpoint: str
-    ) -> None:
+    def test_streams_are_listed_and_trimmed(self, publisher: Publisher, stream: str, endpoint: str) -> None:
         publish(publisher, stream, "a", "b", "c")
         with Client(endpoint=endpoint) as client:
             listed = {row["name"]: row for row in client.streams()}[stream]

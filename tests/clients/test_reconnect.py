@@ -278,9 +278,7 @@ def test_a_worker_asks_again_and_drops_what_a_lost_connection_delivered(broker: 
     assert list(broker.settled()) == [b"r-new"]
 
 
-def test_verdicts_of_a_lost_connection_have_failed_in_their_trace(
-    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verdicts_that_are_lost_failed_in_it(broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     # Given: one verdict that is not answered, and one that is not even sent
     started, go_on = threading.Event(), threading.Event()
 

@@ -124,9 +124,7 @@ def test_who_does_not_wait_hears_that_there_is_no_stream(endpoint: str) -> None:
         (7, TypeError, "kind is a str"),
     ],
 )
-def test_a_kind_that_can_not_be_is_refused_before_anything_is_sent(
-    kind: Any, error: type[Exception], why: str
-) -> None:
+def test_an_impossible_kind_is_refused_before_it_is_sent(kind: Any, error: type[Exception], why: str) -> None:
     with pytest.raises(error, match=why):
         Subscription("orders", "sums", print, kind=kind, endpoint=None)
 
@@ -180,9 +178,7 @@ def test_or_is_told_at_once_if_it_does_not_want_to_wait(endpoint: str, stream: s
             Worker(endpoint, stream, wait=False).subscription.run()
 
 
-def test_a_watermark_that_is_not_answered_is_stored_again_and_no_batch_comes_twice(
-    endpoint: str, stream: str, client: Client
-) -> None:
+def test_an_unanswered_watermark_is_stored_again(endpoint: str, stream: str, client: Client) -> None:
     worker, lost = Worker(endpoint, stream, batch=5), list[bytes]()
     ask = worker.subscription._ask
 

@@ -148,16 +148,12 @@ def test_a_path_that_is_no_utf_8_is_refused() -> None:
         ("@tcp://*:7,tcp://b:8", "tcp://127.0.0.1:7,tcp://b:8"),
     ],
 )
-def test_the_variable_may_say_it_as_the_broker_needs_it(
-    monkeypatch: pytest.MonkeyPatch, variable: str, endpoint: str
-) -> None:
+def test_it_may_be_in_the_brokers_form(monkeypatch: pytest.MonkeyPatch, variable: str, endpoint: str) -> None:
     monkeypatch.setenv("SLUICEMQ_ENDPOINT", variable)
     assert Access.chosen(None).endpoint == endpoint
 
 
-def test_library_and_commands_read_the_same_variable(
-    monkeypatch: pytest.MonkeyPatch, broker: ScriptedBroker
-) -> None:
+def test_library_and_commands_read_it_alike(monkeypatch: pytest.MonkeyPatch, broker: ScriptedBroker) -> None:
     monkeypatch.setenv("SLUICEMQ_ENDPOINT", f"@{broker.endpoint}")
     with Client() as client, Producer() as producer:
         client.ping()
@@ -205,9 +201,7 @@ def test_a_broker_at_an_ipv6_address_is_reached(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["ipc://{folder}/door", "ipc://door", "ipc://@sluicemq-{name}"])
-def test_a_broker_at_a_unix_socket_is_reached(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
-) -> None:
+def test_a_broker_at_a_unix_socket_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     monkeypatch.chdir(tmp_path)
     broker = ScriptedBroker(host=form.format(folder=tmp_path, name=token_hex(8))).start()
     try:
@@ -216,9 +210,7 @@ def test_a_broker_at_a_unix_socket_is_reached(
         broker.stop()
 
 
-def test_an_interface_in_the_variable_is_the_address_where_its_door_is(
-    monkeypatch: pytest.MonkeyPatch, broker: ScriptedBroker
-) -> None:
+def test_an_interface_means_its_address(monkeypatch: pytest.MonkeyPatch, broker: ScriptedBroker) -> None:
     monkeypatch.setenv("SLUICEMQ_ENDPOINT", f"@tcp://lo:{broker.port}")
     with Client() as client:
         client.ping()

@@ -177,9 +177,7 @@ def test_a_job_that_is_no_longer_held_can_not_be_extended(broker: ScriptedBroker
     assert seen == ["given to another"]
 
 
-def test_verdicts_that_come_too_late_are_counted_and_logged(
-    broker: ScriptedBroker, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_verdicts_too_late_are_counted(broker: ScriptedBroker, caplog: pytest.LogCaptureFixture) -> None:
     broker.on[wire.SETTLE] = lambda _message: [[0, "LEASE_LOST", "given to another"]]
     with Worker("q", lambda _job: None, endpoint=broker.endpoint) as worker:
         broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
@@ -270,9 +268,7 @@ def test_a_handler_that_outlives_the_deadline_does_not_hold_up_the_stop(broker: 
     go_on.set()
 
 
-def test_only_handlers_that_hold_a_job_are_said_to_still_run(
-    broker: ScriptedBroker, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_only_handlers_with_a_job_are_named(broker: ScriptedBroker, caplog: pytest.LogCaptureFixture) -> None:
     # Given: three threads, of which one has a job
     started, go_on = threading.Event(), threading.Event()
 
@@ -289,9 +285,7 @@ def test_only_handlers_that_hold_a_job_are_said_to_still_run(
     assert "1 handler still runs; its job is given back" in caplog.text
 
 
-def test_stopping_an_idle_worker_at_once_mentions_no_handlers(
-    broker: ScriptedBroker, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_stopping_an_idle_worker_names_none(broker: ScriptedBroker, caplog: pytest.LogCaptureFixture) -> None:
     worker = Worker("q", lambda _job: None, concurrency=20, endpoint=broker.endpoint)
     worker.start()
     broker.wait_for(wire.READY)

@@ -243,9 +243,7 @@ def verdicts(broker: ScriptedBroker) -> list[tuple[bytes, str]]:
     return [(row[0], row[1]) for job in broker.of(wire.SETTLE) for row in job.fields[0]]
 
 
-def test_a_job_that_is_to_run_alone_runs_when_all_else_in_the_process_has_ended_and_nothing_runs_beside_it(
-    brokers: Brokers,
-) -> None:
+def test_a_job_that_is_to_run_alone_runs_when_all_else_has_ended_and_alone(brokers: Brokers) -> None:
     # Given a worker of three brokers with a job that runs, one that waits, and a worker of another queue
     busy, suspect, other = three = brokers(3)
     handler, elsewhere = Handler(), Handler()

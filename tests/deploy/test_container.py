@@ -117,9 +117,7 @@ def test_an_image_says_how_it_is_run_and_has_nothing_of_its_build(store: ImageSt
 
 
 @pytest.mark.parametrize("user", ["10001:10001", "4711:0"])
-def test_a_broker_without_rights_stops_in_order_and_its_jobs_outlive_it(
-    store: ImageStore, tmp_path: Path, user: str
-) -> None:
+def test_a_broker_without_rights_stops_and_jobs_stay(store: ImageStore, tmp_path: Path, user: str) -> None:
     with a_mongod(tmp_path, "--replSet", "rs0") as port:
         with MongoClient[dict[str, object]](port=port, directConnection=True) as client:
             members = [{"_id": 0, "host": f"127.0.0.1:{port}"}]

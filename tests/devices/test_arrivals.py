@@ -76,9 +76,7 @@ def door(board: Switchboard, recorder: LaneRecorder, started: Started) -> Any:
     return started(lane_door(board, recorder, "PUSH"))
 
 
-def test_a_message_has_arrived_when_the_pong_with_the_number_of_the_ping_behind_it_comes(
-    door: Any, recorder: LaneRecorder
-) -> None:
+def test_a_message_has_arrived_when_the_pong_behind_it_comes(door: Any, recorder: LaneRecorder) -> None:
     peer = shake_hands(door.address, b"PULL", NEWER)
     posts = Posts(recorder.lane())
     posts.post(b"a")
@@ -119,9 +117,7 @@ def test_nothing_arrives_once_the_connection_has_ended(door: Any, recorder: Lane
 
 
 @pytest.mark.parametrize("hwm", [1, 10])
-def test_no_more_arrives_at_libzmq_than_has_room_in_its_memory(
-    door: Any, recorder: LaneRecorder, clients: Clients, hwm: int
-) -> None:
+def test_no_more_arrives_than_has_room(door: Any, recorder: LaneRecorder, clients: Clients, hwm: int) -> None:
     worker = clients.connect(zmq.PULL, door.address, rcvhwm=hwm)
     posts = Posts(recorder.lane())
     jobs = [b"%03d" % number for number in range(5 * hwm)]

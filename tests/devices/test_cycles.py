@@ -103,9 +103,7 @@ KINDS: dict[str, Kinds] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.usefixtures("nothing_by_itself")
-def test_connections_that_have_ended_are_in_no_cycle(
-    board: Switchboard, started: Callable[[Any], Any], kind: str
-) -> None:
+def test_ended_connections_are_in_none(board: Switchboard, started: Callable[[Any], Any], kind: str) -> None:
     # Given a device to which some have come already
     form, front, back = KINDS[kind]
     device: Device = started(form(board, ANY_PORT, ANY_PORT))

@@ -166,9 +166,7 @@ def test_what_an_outbox_relays_is_whole_and_the_rest_known(runs: list[list[int]]
     assert outbox.unsent == waiting  # also the one that was cut in two
 
 
-def test_what_a_killed_worker_had_not_got_goes_to_another(
-    board: Switchboard, started: Started, clients: Clients
-) -> None:
+def test_what_a_killed_worker_lacks_is_others(board: Switchboard, started: Started, clients: Clients) -> None:
     # Given a worker that reads nothing of 300 messages
     streamer = started(Streamer(board, ANY_PORT, ANY_PORT))
     front, back = streamer.addresses
@@ -190,9 +188,7 @@ def test_what_a_killed_worker_had_not_got_goes_to_another(
     eventually(lambda: streamer.backlog == 0)
 
 
-def test_workers_get_messages_in_turn_as_from_a_push_of_libzmq(
-    board: Switchboard, started: Started, clients: Clients
-) -> None:
+def test_workers_take_turns_as_with_libzmq(board: Switchboard, started: Started, clients: Clients) -> None:
     streamer = started(Streamer(board, ANY_PORT, ANY_PORT))
     front, back = streamer.addresses
     workers = [clients.connect(zmq.PULL, back) for _ in range(4)]

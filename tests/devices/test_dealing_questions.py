@@ -57,9 +57,7 @@ def test_answers_past_the_mark_of_one_that_does_not_read_are_dropped_and_noticed
     assert receive(other) == [b"answer to question"]
 
 
-def test_an_answer_that_comes_while_the_queue_stops_is_passed_on(
-    board: Switchboard, started: Started, clients: Clients
-) -> None:
+def test_an_answer_amid_a_stop_is_passed_on(board: Switchboard, started: Started, clients: Clients) -> None:
     queue = started(QueueDevice(board, ANY_PORT, ANY_PORT, answering=60.0))
     front, back = queue.addresses
     asker, worker = clients.connect(zmq.REQ, front), clients.connect(zmq.REP, back)
@@ -111,9 +109,7 @@ def test_a_queue_that_stops_takes_no_more_in_and_answers_what_it_held(
     assert queue.received == held
 
 
-def test_a_queue_that_was_stopped_serves_when_it_is_started_again(
-    board: Switchboard, started: Started, clients: Clients
-) -> None:
+def test_a_queue_started_again_serves(board: Switchboard, started: Started, clients: Clients) -> None:
     queue = started(QueueDevice(board, ANY_PORT, ANY_PORT))
     queue.stop()
     queue.start()

@@ -190,9 +190,7 @@ def test_answers_of_a_queue_find_their_asker(board: Switchboard, started: Starte
     assert [receive(asker) for asker in askers] == [[b"re 0"], [b"re 1"], [b"re 2"]]
 
 
-def test_a_queue_relays_a_probe_as_libzmq_s_proxy_does(
-    board: Switchboard, started: Started, clients: Clients
-) -> None:
+def test_a_queue_relays_a_probe_as_libzmq(board: Switchboard, started: Started, clients: Clients) -> None:
     queue = started(QueueDevice(board, ANY_PORT, ANY_PORT))
     front, back = queue.addresses
     worker = clients.connect(zmq.DEALER, back)
@@ -341,9 +339,7 @@ def test_a_topic_that_is_too_long_is_refused_once_and_the_subscriber_stays(
     assert receive(publisher)[0] == b"\0" + b"y" * 16_384
 
 
-def test_a_subscription_that_is_a_large_message_may_be_too_long_as_well(
-    board: Switchboard, started: Started, notices: Notices
-) -> None:
+def test_a_large_subscription_may_be_too_long(board: Switchboard, started: Started, notices: Notices) -> None:
     forwarder = started(Forwarder(board, ANY_PORT, ANY_PORT))
     greedy = shake_hands(forwarder.addresses[1], b"SUB")
     greedy.sendall(encode([b"\1" + bytes(100_000)]))
@@ -577,9 +573,7 @@ def test_starting_and_stopping_twice_or_out_of_order_is_harmless_and_leaves_no_f
     eventually(lambda: open_files() == files)
 
 
-def test_a_device_that_can_not_open_one_door_opens_none(
-    board: Switchboard, started: Started, clients: Clients
-) -> None:
+def test_one_door_that_can_not_open_opens_no(board: Switchboard, started: Started, clients: Clients) -> None:
     _, taken = clients.bind(zmq.PULL)
     device = Streamer(board, Endpoint(taken.address, bind=True), ANY_PORT)
     files = open_files()

@@ -40,7 +40,7 @@ def next_line(device: Alone) -> str:
     return str(device.process.stderr.readline().decode())
 
 
-def test_a_device_alone_lets_in_the_keys_of_its_file(
+def test_a_device_lets_its_keys_in(
     alone: Run,  # noqa: F811
     clients: Clients,
     keys: list[object],
@@ -123,9 +123,7 @@ def test_a_device_alone_reads_its_keys_again_and_ends_the_connections_of_those_t
         (["--server-key", "short"], "not a key of 40 characters in Z85"),
     ],
 )
-def test_what_is_wrong_with_keys_is_wrong_usage(
-    key_file: Path, allow: Path, words: list[str], what: str
-) -> None:
+def test_what_is_wrong_with_keys_is_usage(key_file: Path, allow: Path, words: list[str], what: str) -> None:
     allow.chmod(0o600)
     options = [word.format(key=key_file, allow=allow) for word in words]
     command = [sys.executable, "-m", "sluicemq_devices", "streamer", LOCAL, ">tcp://127.0.0.1:1", *options]

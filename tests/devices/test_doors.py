@@ -70,9 +70,7 @@ context.term()
 """
 
 
-def test_nothing_is_lost_of_clients_that_send_and_leave(
-    board: Switchboard, inbox: Inbox, started: Started, python: Python
-) -> None:
+def test_nothing_sent_is_lost(board: Switchboard, inbox: Inbox, started: Started, python: Python) -> None:
     door = started(door_of(board, inbox))
     leavers = [python(_SEND_AND_LEAVE, door.address) for _ in range(2)]
     assert [leaver.wait(60) for leaver in leavers] == [0, 0]
@@ -90,9 +88,7 @@ def test_what_was_sent_before_a_kill_is_handed_on(board: Switchboard, inbox: Inb
     eventually(lambda: inbox == [[b"hello"]])
 
 
-def test_no_files_are_left_open_by_connections_that_ended(
-    board: Switchboard, inbox: Inbox, started: Started, clients: Clients
-) -> None:
+def test_no_files_are_left_open(board: Switchboard, inbox: Inbox, started: Started, clients: Clients) -> None:
     door = started(door_of(board, inbox))
     files = open_files()
     for _ in range(20):
@@ -289,9 +285,7 @@ def test_connections_over_the_budget_close_at_once(notices: Notices, inbox: Inbo
         board.stop()
 
 
-def test_no_door_locks_the_one_for_which_connections_are_kept(
-    notices: Notices, inbox: Inbox, started: Callable[[Any], Any]
-) -> None:
+def test_no_door_locks_another_out(notices: Notices, inbox: Inbox, started: Callable[[Any], Any]) -> None:
     board = Switchboard(
         notice=lambda kind, text: notices.append((kind, text)), handshake=60.0, max_connections=40, keep=True
     )
@@ -369,9 +363,7 @@ def test_at_the_limit_of_open_files_the_process_lives_on(python: Python) -> None
     assert process.stdout.readline() == b"alive\n"
 
 
-def test_a_thousand_idle_connections_are_held_and_the_door_serves(
-    board: Switchboard, inbox: Inbox, started: Started
-) -> None:
+def test_a_thousand_idle_connections_are_held(board: Switchboard, inbox: Inbox, started: Started) -> None:
     door = started(door_of(board, inbox))
     before = resident()
     crowd = [shake_hands(door.address, b"PUSH") for _ in range(1000)]
@@ -484,9 +476,7 @@ def test_what_lies_in_the_kernel_as_a_gate_closes_may_still_be_read(inbox: Inbox
     closing.get(timeout=60)
 
 
-def test_starting_and_stopping_twice_or_out_of_order_is_harmless(
-    board: Switchboard, inbox: Inbox, clients: Clients
-) -> None:
+def test_starting_and_stopping_may_be_repeated(board: Switchboard, inbox: Inbox, clients: Clients) -> None:
     door = door_of(board, inbox)
     door.stop()
     door.stop()

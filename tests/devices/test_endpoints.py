@@ -258,9 +258,7 @@ def test_an_ipv6_address_is_dialled(board: Switchboard, started: Started, wanted
     assert place[0] == "::1"
 
 
-def test_an_address_of_a_link_is_listened_at_and_dialled_with_its_zone(
-    board: Switchboard, started: Started
-) -> None:
+def test_an_address_of_a_link_goes_with_its_zone(board: Switchboard, started: Started) -> None:
     rows = [line.split() for line in Path("/proc/net/if_inet6").read_text().splitlines()]
     found = [(row[0], row[-1]) for row in rows if row[3] == "20"]
     if not found:

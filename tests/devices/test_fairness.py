@@ -171,9 +171,7 @@ def test_one_that_sends_nothing_but_commands_waits_for_its_turn_and_a_message_ma
     assert not lane.conduct.is_bad
 
 
-def test_what_a_door_that_closes_has_read_is_handed_over_in_turns(
-    board: Switchboard, recorder: LaneRecorder, started: Started
-) -> None:
+def test_a_closing_door_takes_turns(board: Switchboard, recorder: LaneRecorder, started: Started) -> None:
     door = started(lane_door(board, recorder, kind="PULL"))
     stranger = shake_hands(door.address, b"PUSH")
     lane, sizes, between = recorder.lane(), list[int](), list[int]()
@@ -372,9 +370,7 @@ def test_what_was_malformed_a_minute_ago_counts_no_more(clock: VirtualTime) -> N
     assert peer.is_over
 
 
-def test_one_that_hears_no_answer_is_cut_later(
-    board: Switchboard, recorder: LaneRecorder, started: Started
-) -> None:
+def test_one_that_hears_nothing_goes(board: Switchboard, recorder: LaneRecorder, started: Started) -> None:
     shake_hands(started(lane_door(board, recorder, kind="PULL")).address, b"PUSH")
     assert recorder.lane().conduct.most == MOST_UNHEARD > MOST_MALFORMED
 

@@ -144,9 +144,7 @@ def test_what_the_worker_does_not_take_is_held_until_it_does(
     assert lane.backlog == 0
 
 
-def test_a_paused_lane_is_not_read_and_others_are(
-    board: Switchboard, recorder: LaneRecorder, started: Started
-) -> None:
+def test_a_paused_lane_is_not_read(board: Switchboard, recorder: LaneRecorder, started: Started) -> None:
     door = started(lane_door(board, recorder))
     clients = [shake_hands(door.address, b"DEALER") for _ in range(2)]
     recorder.lane(1)
@@ -161,9 +159,7 @@ def test_a_paused_lane_is_not_read_and_others_are(
     eventually(lambda: recorder.messages[-1] == [b"second"])
 
 
-def test_a_lane_paused_for_two_reasons_is_read_when_both_are_over(
-    board: Switchboard, recorder: LaneRecorder, started: Started
-) -> None:
+def test_two_pauses_must_both_end(board: Switchboard, recorder: LaneRecorder, started: Started) -> None:
     door = started(lane_door(board, recorder))
     client = shake_hands(door.address, b"DEALER")
     lane = recorder.lane()

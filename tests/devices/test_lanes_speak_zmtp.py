@@ -331,9 +331,7 @@ def test_a_thousand_idle_lanes_are_held_in_little_memory_and_few_files(
     eventually(lambda: door.connections == 0 and open_files() <= files + 1)
 
 
-def test_what_a_silent_worker_has_not_taken_is_known_at_its_end(
-    board: Switchboard, recorder: LaneRecorder, started: Started
-) -> None:
+def test_what_a_worker_lacks_is_known(board: Switchboard, recorder: LaneRecorder, started: Started) -> None:
     door = started(lane_door(board, recorder, "PUSH"))
     client = shake_hands(door.address, b"PULL")
     lane = recorder.lane()

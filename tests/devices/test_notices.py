@@ -161,9 +161,7 @@ def unread() -> Iterator[Start]:
         os.close(end)
 
 
-def test_a_device_whose_stderr_nobody_reads_goes_on_and_can_be_stopped(
-    unread: Start, clients: Clients, tmp_path: Path
-) -> None:
+def test_a_device_whose_stderr_nobody_reads_can_stop(unread: Start, clients: Clients, tmp_path: Path) -> None:
     # Given a device that could say nothing so far
     front, back = f"ipc://{tmp_path}/front", f"ipc://{tmp_path}/back"
     device, _ = unread("streamer", front, back)

@@ -285,9 +285,7 @@ def test_one_that_leaves_answers_unread_leaves_no_memory(board: Switchboard, sta
     eventually(lambda: board.outgoing.bytes == 0)
 
 
-def test_what_a_session_has_sent_is_heard_to_its_end_though_it_left_with_answers_unread(
-    board: Switchboard, started: Started
-) -> None:
+def test_what_a_session_has_sent_is_heard_though_it_left(board: Switchboard, started: Started) -> None:
     answerer = Answerer()
     board.outgoing = budget(8 * ANSWER)
     door = started(LaneDoor(board, ANY_PORT, "DEALER", answerer.opened, max_frame=MIB, answers=True))

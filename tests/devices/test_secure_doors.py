@@ -137,9 +137,7 @@ MARKS = pytest.mark.parametrize("marks", ["@@", "@>", ">@", ">>"])
 
 
 @MARKS
-def test_a_streamer_relays_sealed_messages(
-    board: Switchboard, started: Started, clients: Clients, marks: str
-) -> None:
+def test_sealed_messages_go_on(board: Switchboard, started: Started, clients: Clients, marks: str) -> None:
     (front, producer), (back, worker) = (
         join(clients, kind, mark) for kind, mark in zip((zmq.PUSH, zmq.PULL), marks, strict=True)
     )
@@ -151,9 +149,7 @@ def test_a_streamer_relays_sealed_messages(
 
 
 @MARKS
-def test_a_queue_relays_sealed_requests_and_answers(
-    board: Switchboard, started: Started, clients: Clients, marks: str
-) -> None:
+def test_sealed_questions_go_on(board: Switchboard, started: Started, clients: Clients, marks: str) -> None:
     (front, client), (back, worker) = (
         join(clients, kind, mark) for kind, mark in zip((zmq.REQ, zmq.REP), marks, strict=True)
     )
@@ -357,9 +353,7 @@ def test_a_handshake_that_stops_before_initiate_ends_with_its_time(
 # ------------------------------------------------------------------------- decisions
 
 
-def test_what_comes_before_the_decision_is_kept(
-    board: Switchboard, recorder: LaneRecorder, started: Started
-) -> None:
+def test_what_came_early_is_kept(board: Switchboard, recorder: LaneRecorder, started: Started) -> None:
     guard = LateGuard(passwords=USERS)
     door = started(lane_door(board, recorder, "PULL", guard=guard))
     client = dial(door.address)
@@ -467,9 +461,7 @@ def test_connections_are_cut_whose_owner_may_stay_no_longer(
 # --------------------------------------------------------------------------- traffic
 
 
-def test_heartbeats_of_both_sides_are_sealed(
-    board: Switchboard, recorder: LaneRecorder, started: Started
-) -> None:
+def test_heartbeats_are_sealed(board: Switchboard, recorder: LaneRecorder, started: Started) -> None:
     door = started(lane_door(board, recorder, "PULL", guard=KeyGuard(), heartbeat=0.02, silence=60.0))
     client = KeyedPeer(door.address, "PUSH").open()
     pongs: list[bytes] = []
@@ -543,9 +535,7 @@ def test_what_a_worker_has_not_taken_goes_to_another_and_is_sealed_for_that_one(
     assert [receive(pull) for _ in range(held)] == [[text] for text in texts[-held:]]
 
 
-def test_a_command_that_is_dropped_leaves_no_gap_in_the_nonces(
-    board: Switchboard, recorder: LaneRecorder, started: Started
-) -> None:
+def test_a_drop_leaves_no_gap(board: Switchboard, recorder: LaneRecorder, started: Started) -> None:
     door = started(lane_door(board, recorder, "DEALER", guard=KeyGuard()))
     client = KeyedPeer(door.address, "DEALER").open()
     lane = recorder.lane()

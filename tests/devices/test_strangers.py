@@ -92,9 +92,7 @@ def test_as_many_handshakes_as_may_be_end_in_order_whatever_ends_between(address
     assert not any(stranger.why for stranger in (first[2], third))
 
 
-def test_an_address_is_suspect_while_it_fails_more_often_than_once_a_second(
-    addresses: Addresses, clock: VirtualTime
-) -> None:
+def test_an_address_that_fails_each_second_is_suspect(addresses: Addresses, clock: VirtualTime) -> None:
     def fail() -> bool:
         stranger = Stranger(addresses, "tcp://192.0.2.1:1")
         stranger.end(failed=True)

@@ -79,9 +79,7 @@ def test_everybody_gets_what_a_topic_of_theirs_begins_once_and_in_order(
 
 @pytest.mark.parametrize("largest", [1, 64])
 @given(all_of_them=st.sets(TOPICS), draw=st.randoms(use_true_random=False))
-def test_when_all_topics_are_gone_nothing_is_left_of_them(
-    largest: int, all_of_them: set[bytes], draw: random.Random
-) -> None:
+def test_when_all_go_nothing_is_left(largest: int, all_of_them: set[bytes], draw: random.Random) -> None:
     topics: SubscribedTopics[str] = SubscribedTopics(TopicBounds(listed=largest, in_dictionary=largest))
     for topic in all_of_them:
         topics.add(topic, "a")

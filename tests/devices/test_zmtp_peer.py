@@ -291,9 +291,7 @@ _MESSAGES = st.lists(_MESSAGE, max_size=6)
 
 
 @given(_MESSAGES, st.lists(st.integers(1, 100_000), max_size=20), st.sampled_from(["DEALER", "ROUTER"]))
-def test_however_a_stream_is_cut_into_chunks_the_messages_are_the_same(
-    messages: list[Message], lengths: list[int], kind: str
-) -> None:
+def test_cuts_into_chunks_change_nothing(messages: list[Message], lengths: list[int], kind: str) -> None:
     stream = LIBZMQ_GREETING + LIBZMQ_READY["DEALER"] + b"".join(map(encode, messages))
     talk = _in_pieces(Talk(kind), stream, lengths)
     prefix = [b"\0"] if kind == "ROUTER" else []
@@ -421,9 +419,7 @@ def test_tiny_frames_weigh_what_python_takes_for_them(form: type[Talk], kind: st
     ],
     ids=["3.1", "3.0", "3.0, sends PING", "3.0, sends PONG", "3.0, sends another command"],
 )
-def test_who_knows_heartbeats_is_known_by_the_version_or_by_sending_them(
-    greeting: bytes, said: bytes, *, knows: bool
-) -> None:
+def test_heartbeats_are_known_by_version_or_use(greeting: bytes, said: bytes, *, knows: bool) -> None:
     talk = Talk().hear(greeting + LIBZMQ_READY["REP"] + said)
     assert talk.peer.ready
     assert talk.peer.knows_ping is knows

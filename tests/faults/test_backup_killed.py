@@ -107,9 +107,7 @@ def test_a_backup_that_is_killed_leaves_a_part_which_the_next_one_removes(
     require_whole(file)
 
 
-def test_a_backup_begins_again_when_its_primary_is_killed(
-    replica_set: ReplicaSet, options: Sequence[str], tmp_path: Path
-) -> None:
+def test_a_backup_begins_again(replica_set: ReplicaSet, options: Sequence[str], tmp_path: Path) -> None:
     # Given so much that most of it is still to be read when the first batches are written
     with MongoClient[dict[str, Any]](replica_set.uri) as client:
         SchemaStore(client[LARGE]).open()
@@ -219,9 +217,7 @@ def documents_of(file: Path, collection: str) -> list[dict[str, Any]]:
         return bson.decode_all(gzip.decompress(stored.read()))
 
 
-def test_a_job_that_goes_on_to_another_queue_is_in_one_of_them(
-    replica_set: ReplicaSet, options: Sequence[str], tmp_path: Path
-) -> None:
+def test_a_job_on_its_way_is_in_one(replica_set: ReplicaSet, options: Sequence[str], tmp_path: Path) -> None:
     # Given jobs that go from queue to queue, and back
     pushed = 400
     moves = threading.Semaphore(0)

@@ -277,9 +277,7 @@ def _flood(producers: list[zmq.Socket[bytes]], unread: Callable[[], bool], block
 # -------------------------------------------------------------- half greetings
 
 
-def test_who_never_finishes_the_greeting_is_cut_and_counted(
-    broker: BrokerUnderTest, never_finished: list[sockets.socket]
-) -> None:
+def test_an_unfinished_greeting_is_cut(broker: BrokerUnderTest, never_finished: list[sockets.socket]) -> None:
     for stranger in never_finished:
         assert hung_up(stranger)
     wait_until(lambda: broker.counter("connections_cut") >= len(never_finished))

@@ -196,9 +196,7 @@ BAD_HEADERS: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("what", BAD_HEADERS)
-def test_bad_headers_are_refused_and_say_what_was_wrong(
-    broker: BrokerUnderTest, front: str, deaf: Doors, what: str
-) -> None:
+def test_bad_headers_are_refused(broker: BrokerUnderTest, front: str, deaf: Doors, what: str) -> None:
     headers, expected = BAD_HEADERS[what]
     refusal, text = refused(broker, front, deaf, b"", headers, b"work")
     assert refusal == "BAD_HEADERS"
@@ -266,9 +264,7 @@ def test_an_envelope_and_nothing_after_it_is_no_question(broker: BrokerUnderTest
 # ----------------------------------------------------------------------- size
 
 
-def test_an_over_long_job_is_refused_and_keeps_its_headers_and_first_kib(
-    broker: BrokerUnderTest, front: str
-) -> None:
+def test_an_over_long_job_keeps_its_headers_and_first_kib(broker: BrokerUnderTest, front: str) -> None:
     doors = broker.take("pop")
     payload = b"0123456789abcdef" * (LIMIT // 16) + b"!"
     headers = b'{"headers": {"of": "mine"}}'

@@ -61,9 +61,7 @@ BAD_ANSWERS: list[tuple[list[bytes], str]] = [
 
 
 @pytest.mark.parametrize(("answer", "expected"), BAD_ANSWERS)
-def test_an_answer_that_cannot_be_read_rolls_back_with_that_reason(
-    broker: BrokerUnderTest, answer: list[bytes], expected: str
-) -> None:
+def test_an_unreadable_answer_rolls_back(broker: BrokerUnderTest, answer: list[bytes], expected: str) -> None:
     doors = broker.take("ask")
     worker = broker.socket(zmq.REP, doors.back)
     asker = broker.socket(zmq.REQ, doors.front)
@@ -85,9 +83,7 @@ def test_an_answer_that_cannot_be_read_rolls_back_with_that_reason(
 
 
 @pytest.mark.parametrize("verb", [[b"FORWARD"], [b"FANOUT"]], ids=["FORWARD", "FANOUT"])
-def test_options_of_any_kind_for_a_job_that_goes_on_roll_it_back_with_their_names(
-    broker: BrokerUnderTest, verb: list[bytes]
-) -> None:
+def test_bad_options_for_a_job_that_goes_on_roll_it_back(broker: BrokerUnderTest, verb: list[bytes]) -> None:
     doors = broker.take("ask")
     worker = broker.socket(zmq.REP, doors.back)
     asker = broker.socket(zmq.REQ, doors.front)
@@ -256,9 +252,7 @@ def test_what_is_no_list_of_verdicts_is_refused(broker: BrokerUnderTest) -> None
         assert refusal(library.ask(wire.SETTLE, verdicts)) == "BAD_FRAMES"
 
 
-def test_verdicts_of_the_library_that_cannot_be_read_are_refused_by_position_and_the_others_hold(
-    broker: BrokerUnderTest,
-) -> None:
+def test_unreadable_verdicts_are_refused_by_position_and_the_others_hold(broker: BrokerUnderTest) -> None:
     library, counted = broker.smq(), broker.counter("bad_verdicts")
     broker.make("verdicts")
     library.ask(wire.READY, "verdicts", 2)
@@ -318,9 +312,7 @@ def test_a_session_settles_no_deliveries_of_another(broker: BrokerUnderTest, que
     assert not broker.counts("lent")
 
 
-def test_a_session_of_two_queues_has_no_receipt_twice_and_settles_the_job_that_it_names(
-    broker: BrokerUnderTest,
-) -> None:
+def test_a_session_of_two_queues_gives_each_receipt_once(broker: BrokerUnderTest) -> None:
     # Given the first job of each of two queues, at one session
     library = broker.smq()
     receipts: dict[str, bytes] = {}
@@ -390,9 +382,7 @@ BAD_REQUESTS: list[tuple[bytes, list[Any]]] = [
 
 
 @pytest.mark.parametrize(("verb", "fields"), BAD_REQUESTS, ids=lambda part: str(part)[:40])
-def test_a_request_with_wrong_fields_is_refused(
-    broker: BrokerUnderTest, verb: bytes, fields: list[Any]
-) -> None:
+def test_requests_of_wrong_fields_are_no(broker: BrokerUnderTest, verb: bytes, fields: list[Any]) -> None:
     broker.push(broker.doors["push"], b"default", b"so that the queue is there")
     wait_until(lambda: broker.counts("default"))
     library = broker.smq()
@@ -445,9 +435,7 @@ def test_frames_that_are_no_message_are_refused(broker: BrokerUnderTest, frames:
 @pytest.mark.parametrize(
     "frames", [[b"SMQ2", b"PING", b"\x91\x01"], [b"", b"work"], [b"MDPC01"], [b"x" * 10**6]]
 )
-def test_another_version_or_protocol_is_told_so_and_its_connection_ends(
-    broker: BrokerUnderTest, frames: list[bytes]
-) -> None:
+def test_other_versions_and_protocols_hear_so_and_end(broker: BrokerUnderTest, frames: list[bytes]) -> None:
     counted = broker.counter("bad_version")
     stranger = broker.socket(zmq.DEALER, broker.doors["smq"])
     monitor = stranger.get_monitor_socket(zmq.EVENT_DISCONNECTED)

@@ -35,9 +35,7 @@ MOST_GROWTH = 3 * HWM_BYTES + 12 * MIB
     ("hwm", "jobs", "growth"), [(1_000, 10_000, 60 * MIB), pytest.param(10_000, 80_000, 90 * MIB, marks=full)]
 )
 @pytest.mark.timeout(600)
-def test_commits_that_hang_are_bounded_and_all_is_done_once_afterwards(
-    mongo_uri: str, hwm: int, jobs: int, growth: int
-) -> None:
+def test_commits_that_hang_are_bounded_and_done(mongo_uri: str, hwm: int, jobs: int, growth: int) -> None:
     with shared_queue(mongo_uri, 1, hwm=hwm) as shared, shared.working(shared.a, prefetch=200) as handled:
         hanging = shared.a.proxy.delay(shared.on("delete"), None)
         with growing_by(shared.a.process, growth):

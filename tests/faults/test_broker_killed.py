@@ -246,9 +246,7 @@ def test_a_bank_balances_whose_worker_is_killed_around_its_transactions(bank: Ba
 
 @pytest.mark.full
 @pytest.mark.parametrize("point", POINTS)
-def test_a_bank_balances_whose_worker_was_frozen_and_goes_on_behind_another_one(
-    bank: Bank, point: str
-) -> None:
+def test_a_bank_balances_whose_frozen_worker_goes_on_behind_another(bank: Bank, point: str) -> None:
     # Given a worker that stands still, until another one has done its order
     bank.order()
     frozen = bank.worker(point)
@@ -271,9 +269,7 @@ BATCH = 200
 
 
 @pytest.mark.full
-def test_the_sums_are_what_was_pushed_and_done_but_for_the_last_flush_of_the_one_that_was_killed(
-    mongo_uri: str, database: str
-) -> None:
+def test_the_sums_are_what_happened_but_for_the_last_flush(mongo_uri: str, database: str) -> None:
     config = {"broker": {"history": True, "lease": 3.0, "poll": 0.5}}
     with (
         BrokerProcess(mongo_uri, database, config=config) as killed,

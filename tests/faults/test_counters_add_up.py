@@ -70,9 +70,7 @@ def test_a_job_pushed_again_by_its_id_is_counted_as_repeated(broker: BrokerUnder
     counted.wait(received=6, pushed=2, repeated=4)
 
 
-def test_a_job_refused_for_another_with_its_dedupe_id_is_counted_as_a_duplicate_and_not_as_refused(
-    broker: BrokerUnderTest,
-) -> None:
+def test_a_job_refused_for_its_dedupe_id_is_a_duplicate_and_not_refused(broker: BrokerUnderTest) -> None:
     counted, smq, streamer = Counted(broker), broker.smq(), broker.take("pop")
     smq.ask(wire.PUSH, "names", [[None, b"x", {"dedupe_id": "one"}]] * 3)
     for _ in range(2):
@@ -103,9 +101,7 @@ def test_what_can_not_be_read_and_what_is_refused_as_a_whole_is_counted(broker: 
         (wire.RELEASE, "returned"),
     ],
 )
-def test_every_verdict_ends_a_delivery_and_is_counted_once(
-    broker: BrokerUnderTest, verdict: str, became: str
-) -> None:
+def test_every_verdict_is_counted_once(broker: BrokerUnderTest, verdict: str, became: str) -> None:
     counted, smq, queue = Counted(broker), broker.smq(), f"verdicts-{verdict.lower()}"
     smq.ask(wire.PUSH, queue, [[None, b"x", None]])
     receipt = delivered(smq, queue)[0]
@@ -116,9 +112,7 @@ def test_every_verdict_ends_a_delivery_and_is_counted_once(
     counted.wait(**{"delivered": 1, became: 1, "in_flight": 0, "late_verdicts": 1})
 
 
-def test_a_delivery_whose_worker_dies_is_rolled_back_and_one_whose_worker_leaves_is_returned(
-    broker: BrokerUnderTest,
-) -> None:
+def test_a_dead_workers_delivery_is_rolled_back_and_a_leavers_returned(broker: BrokerUnderTest) -> None:
     counted, dies, leaves = Counted(broker), broker.smq(), broker.smq()
     dies.ask(wire.PUSH, "leaving", [[None, b"x", None]] * 2)
     delivered(dies, "leaving")
@@ -135,9 +129,7 @@ def test_a_delivery_whose_time_is_over_is_rolled_back(broker: BrokerUnderTest) -
     counted.wait(delivered=1, rolled_back=1, timed_out=1, in_flight=0)
 
 
-def test_what_is_popped_is_committed_and_what_could_not_be_sent_is_pushed_and_delivered_anew(
-    broker: BrokerUnderTest,
-) -> None:
+def test_what_is_popped_is_committed_and_what_was_not_sent_comes_anew(broker: BrokerUnderTest) -> None:
     counted, doors = Counted(broker), broker.take("ack")
     with Producer(endpoint=broker.doors["smq"]) as producer:
         for _ in range(50):

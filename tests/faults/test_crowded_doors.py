@@ -71,9 +71,7 @@ def test_a_client_that_waits_for_many_answers_gets_all_of_them(broker: BrokerUnd
                 socket.send(b"answer")
 
 
-def test_one_that_sends_nothing_but_malformed_questions_is_cut_and_others_are_served(
-    broker: BrokerUnderTest,
-) -> None:
+def test_one_that_sends_only_malformed_questions_is_cut_alone(broker: BrokerUnderTest) -> None:
     doors = broker.take("ask")
     stranger = broker.socket(zmq.DEALER, doors.front, sndhwm=0)
     for _ in range(1000):
@@ -101,9 +99,7 @@ def test_each_device_says_for_itself_whether_its_messages_make_queues(
         assert ("new" in [queue.name for queue in admin.queues.list()]) is made
 
 
-def test_a_hundred_that_ask_for_the_counts_without_end_and_leave_keep_no_answer_from_others(
-    broker: BrokerUnderTest,
-) -> None:
+def test_a_hundred_that_ask_for_counts_and_leave_keep_no_answer_from_others(broker: BrokerUnderTest) -> None:
     # Given sessions that ask far more than can be counted, and read nothing
     crowd = [broker.smq() for _ in range(100)]
     for session in crowd:
@@ -172,9 +168,7 @@ def test_what_a_client_asks_or_orders_ends_with_it_what_it_pushes_is_stored(brok
 
 
 @pytest.mark.full  # a hundred queues are made, with all their indexes
-def test_plain_sockets_that_name_queues_without_end_leave_some_to_the_library(
-    broker: BrokerUnderTest,
-) -> None:
+def test_plain_sockets_that_name_queues_leave_some_to_the_library(broker: BrokerUnderTest) -> None:
     """The last one here: the broker has many queues from now on, and each takes it some time."""
     doors = broker.take("pop")
     producer = broker.socket(zmq.PUSH, doors.front, sndhwm=0)

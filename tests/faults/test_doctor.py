@@ -340,9 +340,7 @@ def test_dead_letters_that_are_removed_soon_are_named(mongo_uri: str, database: 
     assert "the oldest dead letters of queue mail are removed in 2.0 days" in said
 
 
-def test_a_stream_without_a_bound_that_fills_its_disk_is_named(
-    mongo_uri: str, database: str, of_store: Any
-) -> None:
+def test_a_stream_that_fills_its_disk_is_named(mongo_uri: str, database: str, of_store: Any) -> None:
     total = Int64(2**60)
     segment = {"count": 1, "at": datetime.now(UTC), "size": 1, "mark": "m"}
     of_store["stream.prices"].insert_many(
@@ -398,9 +396,7 @@ def test_a_changed_file_not_read_again_is_named(mongo_uri: str, database: str, t
     assert "SIGHUP" in found
 
 
-def test_a_report_has_what_a_bug_report_needs_and_no_text_of_a_job(
-    mongo_uri: str, database: str, tmp_path: Path
-) -> None:
+def test_a_report_has_what_is_needed_and_no_job(mongo_uri: str, database: str, tmp_path: Path) -> None:
     config = {
         "queues": {"mail": {"max_attempts": 1}},
         "schedules": {"nightly": {"queue": "mail", "every": 9e6, "payload": "swordfish"}},

@@ -94,9 +94,7 @@ def watched(shared: BrokerUnderTest) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=bytes.decode)
-def test_a_crowd_that_asks_a_verb_at_once_makes_no_long_turn(
-    shared: BrokerUnderTest, crowd: list[Smq], verb: bytes
-) -> None:
+def test_a_crowd_at_a_verb_makes_no_long_turn(shared: BrokerUnderTest, crowd: list[Smq], verb: bytes) -> None:
     fields = DEAR.get(verb, VERBS[verb].fields)
     with watched(shared):
         for peer in crowd:

@@ -177,9 +177,7 @@ def test_whatever_a_field_of_a_verb_has_it_takes_no_long_turn(shared: BrokerUnde
 
 @pytest.mark.parametrize("crowd", [6, long(300)])
 @pytest.mark.parametrize("verb", VERBS, ids=bytes.decode)
-def test_answers_to_a_verb_that_nobody_reads_are_bounded_over_all(
-    shared: BrokerUnderTest, verb: bytes, crowd: int
-) -> None:
+def test_unread_answers_to_a_verb_are_bounded(shared: BrokerUnderTest, verb: bytes, crowd: int) -> None:
     fields, times = VERBS[verb]
     said = b"".join(encode(wire.encode(verb, number, *fields)) for number in range(1, times + 1))
     honest_ones_are_served(shared, shared.doors["smq"], b"DEALER", said, crowd)

@@ -59,9 +59,7 @@ def test_the_counters_are_told_while_mongodb_does_not_answer(shared: SharedQueue
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("verdict", VERDICTS)
 @pytest.mark.parametrize("rounds", [3, pytest.param(100, marks=[full, pytest.mark.timeout(600)])])
-def test_a_repeated_verdict_leaves_a_later_job_of_the_same_id_alone(
-    shared: SharedQueue, verdict: str, rounds: int
-) -> None:
+def test_a_repeated_verdict_spares_a_later_job(shared: SharedQueue, verdict: str, rounds: int) -> None:
     client = shared.client(shared.a)
     client.ready(10)
     for number in range(rounds):
@@ -133,9 +131,7 @@ def pop_an_id_again(shared: SharedQueue, poppers: list[RawClient], payloads: lis
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("leaving", ["RELEASE", "BYE", "ROLLBACK"])
 @pytest.mark.parametrize("rounds", [1, pytest.param(30, marks=[full, pytest.mark.timeout(600)])])
-def test_a_repeated_release_does_not_take_a_job_from_its_next_worker(
-    shared: SharedQueue, leaving: str, rounds: int
-) -> None:
+def test_a_repeated_release_takes_no_job_away(shared: SharedQueue, leaving: str, rounds: int) -> None:
     for number in range(rounds):
         release_and_claim_again(shared, leaving, b"%d" % number)
 

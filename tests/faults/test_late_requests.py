@@ -58,9 +58,7 @@ def test_messages_in_a_relay_are_stored_once(mongo_uri: str, database: str, coun
 
 
 @pytest.mark.parametrize("wrote_before", [False, True])
-def test_messages_at_a_broker_that_stood_still_are_stored_once(
-    mongo_uri: str, database: str, *, wrote_before: bool
-) -> None:
+def test_late_messages_are_stored_once(mongo_uri: str, database: str, *, wrote_before: bool) -> None:
     with brokers(mongo_uri, database, 2) as (frozen, other):
         if wrote_before:
             with Publisher(endpoint=frozen.doors["smq"]) as publisher:

@@ -111,9 +111,7 @@ def test_one_held_reply_is_no_silence(mongo: Mongo, mongo_uri: str, databases: l
     assert len(handler.began) == 1, first
 
 
-def test_heartbeats_do_not_wait_for_the_statements_of_many_queues(
-    mongo: Mongo, mongo_uri: str, databases: list[str]
-) -> None:
+def test_heartbeats_wait_for_no_statements(mongo: Mongo, mongo_uri: str, databases: list[str]) -> None:
     database, devices = databases[0], [{"kind": "streamer", "frontend": tcp()}]
     with (
         CuttingProxy(mongo_uri) as proxy,

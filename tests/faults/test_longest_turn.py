@@ -183,9 +183,7 @@ def test_a_verb_of_the_library_with_whatever_size(broker: BrokerUnderTest, verb:
 
 
 @pytest.mark.parametrize("door", ["push", "req", "smq"])
-def test_a_message_beyond_all_limits_is_cut_before_it_has_come(
-    broker: BrokerUnderTest, front: str, deaf: str, door: str
-) -> None:
+def test_a_message_beyond_limits_is_cut(broker: BrokerUnderTest, front: str, deaf: str, door: str) -> None:
     cut = broker.counter("connections_cut")
     address, kind = {
         "push": (deaf, zmq.PUSH), "req": (front, zmq.DEALER), "smq": (broker.doors["smq"], zmq.DEALER)

@@ -210,9 +210,7 @@ def test_jobs_inserted_reserved_without_an_answer_are_delivered(queue: ProxiedQu
 
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("working", [False, True], ids=["ready", "inserted reserved"])
-def test_duplicates_in_a_push_that_was_not_answered_are_what_they_were(
-    queue: ProxiedQueue, times: int, *, working: bool
-) -> None:
+def test_duplicates_of_an_unanswered_push_stay(queue: ProxiedQueue, times: int, *, working: bool) -> None:
     with ExitStack() as stack:
         handled = stack.enter_context(queue.working()) if working else None
         # When: each dedupe_id is pushed three times

@@ -44,9 +44,7 @@ def in_thread(function: object) -> threading.Thread:
     return thread
 
 
-def test_a_held_reply_is_applied_and_all_else_goes_on(
-    proxy: CuttingProxy, behind: Client, real: Client, database: str
-) -> None:
+def test_a_held_reply_is_applied(proxy: CuttingProxy, behind: Client, real: Client, database: str) -> None:
     held = proxy.hold(is_insert)
     inserting = in_thread(lambda: behind[database].jobs.insert_one({"_id": 1}))
     [reply] = held.wait()
@@ -96,9 +94,7 @@ def test_a_late_statement_lands_when_its_sender_has_repeated_it(
     assert real[database].jobs.count_documents({}) == 0  # the server knows the repetition by its number
 
 
-def test_a_function_runs_between_two_statements(
-    proxy: CuttingProxy, behind: Client, real: Client, database: str
-) -> None:
+def test_functions_run_in_between(proxy: CuttingProxy, behind: Client, real: Client, database: str) -> None:
     found: list[int] = []
     jobs = real[database].jobs
     after = proxy.after(is_insert, lambda: found.append(jobs.count_documents({})))

@@ -272,9 +272,7 @@ def logged(folder: Path, *entries: tuple[str, str, object], ago: float = 0.0) ->
     ("cause", "words"),
     [(FULL, "is full: make room there"), (FEW_FILES, "files: raise that, with `ulimit -n")],
 )
-def test_the_first_error_is_the_cause_not_what_follows_it(
-    tmp_path: Path, cause: tuple[str, str, object], words: str
-) -> None:
+def test_the_first_error_is_the_cause(tmp_path: Path, cause: tuple[str, str, object], words: str) -> None:
     log = logged(tmp_path, cause, *CONSEQUENCES)
     assert words in why_it_ended(-6, log)
     assert "signal" not in why_it_ended(-6, log)
@@ -324,9 +322,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", folder], check=True)
 
 
-def test_a_disk_that_becomes_full_is_named_and_what_was_confirmed_is_there_when_there_is_room(
-    small_disk: Path, tmp_path: Path
-) -> None:
+def test_a_full_disk_is_named_and_what_was_confirmed_is_there(small_disk: Path, tmp_path: Path) -> None:
     # Given a broker whose MongoDB lies on a small disk
     filler = small_disk / "filler"
     with BrokerProcess(config={"broker": {"data_dir": str(small_disk / "data")}}) as broker:

@@ -234,9 +234,7 @@ def connected(context: zmq.Context[zmq.Socket[bytes]], kind: int, address: str) 
     return socket
 
 
-def test_a_job_that_is_running_at_sigterm_is_answered(
-    asked_broker: BrokerProcess, context: zmq.Context[zmq.Socket[bytes]]
-) -> None:
+def test_a_running_job_is_told(asked_broker: BrokerProcess, context: zmq.Context[zmq.Socket[bytes]]) -> None:
     # Given an asker whose job a worker has
     worker = connected(context, zmq.REP, asked_broker.doors["rep"])
     asker = connected(context, zmq.REQ, asked_broker.doors["req"])
@@ -329,9 +327,7 @@ def test_a_stopping_broker_reads_on_when_a_slow_mongodb_has_stored_what_held_its
 
 
 @pytest.mark.full
-def test_a_stopping_broker_reads_on_when_what_others_sent_has_left_memory_for_large_messages(
-    mongo_uri: str, database: str
-) -> None:
+def test_a_stopping_broker_reads_on_when_others_leave_memory(mongo_uri: str, database: str) -> None:
     # Given a job of the library that takes all memory for what is not stored, for longer than a look
     count, size, stored = 5, 200_000, threading.Event()
     ends = {"kind": "streamer", "queue": "mail", "frontend": tcp()}

@@ -31,9 +31,7 @@ LARGE, JOBS, DEAF = 48 * 2**10, 600, 2
 
 
 @pytest.mark.parametrize(("ack", "prefetch"), [long("received", 64), long("auto", 64), ("explicit", 4)])
-def test_workers_that_do_not_read_keep_no_more_than_their_prefetch_from_another_broker(
-    mongo_uri: str, ack: str, prefetch: int
-) -> None:
+def test_workers_that_do_not_read_keep_their_prefetch_alone(mongo_uri: str, ack: str, prefetch: int) -> None:
     streamer = {"kind": "streamer", "frontend": ANY_PORT, "backend": ANY_PORT, "commit": ANY_PORT}
     config = {"devices": [{**streamer, "ack": ack, "prefetch": prefetch}]}
     with shared_queue(mongo_uri, queue="default", config=config) as shared, ExitStack() as stack:

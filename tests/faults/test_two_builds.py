@@ -397,9 +397,7 @@ class Load:
 
 
 @full
-def test_brokers_are_upgraded_one_after_the_other_without_an_error_at_a_client(
-    mongo_uri: str, database: str, build: Path
-) -> None:
+def test_brokers_are_upgraded_in_turn_without_an_error(mongo_uri: str, database: str, build: Path) -> None:
     with ExitStack() as stack:
         brokers = [
             stack.enter_context(OldBroker(build, mongo_uri, database, config=CONFIG)) for _ in range(2)

@@ -41,9 +41,7 @@ def deeper(attempt: int) -> None:
     raise KeyError(f"no address in attempt {attempt}")
 
 
-def test_each_failed_attempt_says_where_when_and_in_which_process(
-    broker: BrokerProcess, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_each_failure_says_where_and_when(broker: BrokerProcess, caplog: pytest.LogCaptureFixture) -> None:
     endpoint = broker.doors["smq"]
     with Producer(endpoint=endpoint) as producer, Client(endpoint=endpoint) as client:
         # Given a job that fails until it is dead
@@ -250,9 +248,7 @@ def test_an_export_has_every_letter_whole(letters_broker: BrokerProcess, client:
     assert Web(letters_broker.http).get("/api/v1/queues/no-queue/dead-letters/export").status == 404
 
 
-def test_only_the_letters_of_an_error_are_redriven_or_gone(
-    letters_broker: BrokerProcess, client: Client
-) -> None:
+def test_only_the_letters_of_an_error_are_taken(letters_broker: BrokerProcess, client: Client) -> None:
     error = type_of(REASONS[0])
     assert client.dead_letters.redrive("plain", error=error).result(TIMEOUT).moved == 2
     assert {letter.id for letter in client.jobs.list("plain", "ready")} == {"p-0", "p-1"}

@@ -220,9 +220,7 @@ def read(snapshot: BackupSnapshot, description: Description) -> list[str]:
     return [document["_id"] for batch in snapshot.batches(description) for document in bson.decode_all(batch)]
 
 
-def test_all_collections_are_of_one_moment(
-    taken: tuple[BackupSnapshot, list[Description]], store: Store
-) -> None:
+def test_all_is_of_one_moment(taken: tuple[BackupSnapshot, list[Description]], store: Store) -> None:
     snapshot, collections = taken
     queues = [collection for collection in collections if collection.name.startswith("queue.")]
     # Given a job that goes on to another queue while that is not read yet
@@ -238,9 +236,7 @@ def test_leases_and_events_are_not_in_it(taken: tuple[BackupSnapshot, list[Descr
     assert [collection.name for collection in taken[1]] == ["meta", "queue.a", "queue.b"]
 
 
-def test_a_queue_that_is_deleted_meanwhile_is_left_out(
-    taken: tuple[BackupSnapshot, list[Description]], store: Store
-) -> None:
+def test_a_deleted_queue_is_left_out(taken: tuple[BackupSnapshot, list[Description]], store: Store) -> None:
     snapshot, [_, a, b] = taken
     store.drop_collection("queue.a")
     with pytest.raises(LeftOut):
@@ -362,9 +358,7 @@ def test_a_database_with_jobs_is_left_alone(backup: Path, uri_file: Path, store:
     assert SchemaStore(store).read().number == SCHEMA
 
 
-def test_a_database_that_a_broker_uses_is_left_alone(
-    backup: Path, uri_file: Path, mongo_uri: str, other: str
-) -> None:
+def test_a_database_in_use_is_left_alone(backup: Path, uri_file: Path, mongo_uri: str, other: str) -> None:
     with BrokerProcess(mongo_uri, other, config={"devices": [], "broker": {"lease": LEASE}}) as broker:
         told = refused("restore", backup, "--mongodb-uri-file", uri_file, "--database", other, "--yes")
         assert "brokers use database" in told

@@ -77,9 +77,7 @@ def use_everything(broker: BrokerProcess) -> None:
         client.queues.delete("gone").result()
 
 
-def test_no_collection_of_a_used_store_lacks_a_bound(
-    broker: BrokerProcess, mongo: MongoClient[dict[str, Any]]
-) -> None:
+def test_no_collection_lacks_a_bound(broker: BrokerProcess, mongo: MongoClient[dict[str, Any]]) -> None:
     """One who adds a collection says in the registry what bounds it."""
     use_everything(broker)
     documents = mongo[f"kept_{os.getpid()}"]
@@ -182,9 +180,7 @@ def removals(documents: Database[dict[str, Any]], store: QueueStore) -> Removals
     return Removals(documents)
 
 
-def test_what_lies_beside_a_removed_queue_goes_a_day_later(
-    documents: Database[dict[str, Any]], removals: Removals
-) -> None:
+def test_what_a_removed_queue_had_goes_later(documents: Database[dict[str, Any]], removals: Removals) -> None:
     list(removals.dropping("mail", NOW))
     removals.resume_drops(NOW + DAY - 1)
     assert beside(documents) == 2

@@ -118,17 +118,13 @@ def test_a_ring_that_somebody_drops_is_made_anew(
         assert hear(feed, 1) == HELLO
 
 
-def test_a_collection_that_is_no_ring_is_told_of(
-    ring: Callable[[], EventRing], documents: Database[dict[str, Any]]
-) -> None:
+def test_what_is_no_ring_is_told(ring: Callable[[], EventRing], documents: Database[dict[str, Any]]) -> None:
     documents.create_collection("bus")
     with pytest.raises(UnavailableError, match="capped"), ring().listen([]):
         pass
 
 
-def test_the_ring_stays_as_small_as_it_is(
-    ring: Callable[[], EventRing], documents: Database[dict[str, Any]]
-) -> None:
+def test_the_ring_stays_small(ring: Callable[[], EventRing], documents: Database[dict[str, Any]]) -> None:
     with ring().listen([]):
         stats = documents.command("collStats", "bus")
     assert stats["capped"]

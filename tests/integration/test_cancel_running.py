@@ -64,9 +64,7 @@ def until_cancelled(job: Job) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 1], ids=["at its broker", "at another broker"])
-def test_a_handler_hears_it_at_its_next_progress_and_the_worker_goes_on(
-    brokers: list[BrokerProcess], endpoint: str, at: int
-) -> None:
+def test_a_handler_hears_it_at_its_progress(brokers: list[BrokerProcess], endpoint: str, at: int) -> None:
     queue, handler = f"progress-{at}", Handler(until_cancelled)
     handler.go_on.set()
     with (
@@ -229,9 +227,7 @@ def test_a_reply_of_asyncio_that_is_cancelled_cancels_its_job_unless_it_has_ende
 
 
 @pytest.mark.parametrize("how", ["cancelled", "over its limit"])
-def test_a_plain_worker_that_wants_to_know_gets_a_frame(
-    shared: list[BrokerUnderTest], endpoint: str, how: str
-) -> None:
+def test_a_plain_worker_may_get_a_frame(shared: list[BrokerUnderTest], endpoint: str, how: str) -> None:
     doors = shared[0].take("ack")
     jobs, commits = shared[0].socket(zmq.PULL, doors.back), shared[0].socket(zmq.PUSH, doors.commit)
     with Producer(endpoint=endpoint) as producer, Client(endpoint=endpoint) as client:

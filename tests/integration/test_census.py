@@ -93,9 +93,7 @@ def test_who_asks_for_one_queue_has_it_counted_and_no_other(rig: CensusRig) -> N
     assert rig.counted == ["mail"]
 
 
-def test_queues_with_few_jobs_are_counted_together(
-    documents: Database[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_jobs_are_one_count(documents: Database[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     # Given: many that are alike, one with a job in a line, and one whose jobs have expired
     for name in documents.list_collection_names(filter={"name": {"$regex": "^queue"}}):
         documents.drop_collection(name)

@@ -196,9 +196,7 @@ def test_a_redrive_takes_given_ids_and_names_the_others(store: QueueStore, chang
     assert list(states(store).values()).count("dead") == 1
 
 
-def test_a_redrive_by_reason_looks_at_the_last_failure_and_takes_the_text_as_it_is(
-    store: QueueStore, changes: ChangesAtOnce
-) -> None:
+def test_a_redrive_by_reason_looks_at_the_last_failure(store: QueueStore, changes: ChangesAtOnce) -> None:
     [wanted] = dead_letters(store, reason="no .*$ on device (5)")
     dead_letters(store, reason="no space on device (5)")
     dead_letters(store, reason="$errors.reason")
@@ -227,9 +225,7 @@ def test_a_redrive_with_a_limit_takes_the_oldest_in_batches(
 
 
 @pytest.mark.parametrize("verb", ["redriving", "discarding"])
-def test_a_rare_reason_is_looked_for_in_windows(
-    store: QueueStore, documents: Database[dict[str, Any]], verb: str
-) -> None:
+def test_rare_reasons_need_windows(store: QueueStore, documents: Database[dict[str, Any]], verb: str) -> None:
     # Given one among many
     dead_letters(store, 40, at=NOW + 10)
     [rare] = dead_letters(store, 1, at=NOW + 20)
@@ -300,9 +296,7 @@ def test_a_letter_that_never_was_a_whole_job_is_left_and_named(
 # ------------------------------------------------------------- into another queue
 
 
-def test_a_redrive_moves_jobs_whole_to_another_queue(
-    store: QueueStore, changes: ChangesAtOnce, other: QueueStore
-) -> None:
+def test_a_redrive_moves_jobs_whole(store: QueueStore, changes: ChangesAtOnce, other: QueueStore) -> None:
     [job_id] = dead_letters(store, headers={"k": "v"}, payload=b"p" * 1000, priority=7)
     redriven = changes.redrive("mail", DeadLetters(), LATER, other)
     assert (redriven.moved, redriven.left) == (1, 0)
@@ -432,16 +426,12 @@ def test_a_job_claimed_during_a_purge_is_left_with_its_worker(
     assert everything(store).keys() == {"a"}
 
 
-def test_a_dropped_queue_is_gone_with_all_its_jobs(
-    crowd: QueueStore, changes: ChangesAtOnce, inspector: Inspector
-) -> None:
+def test_a_dropped_queue_is_gone(crowd: QueueStore, changes: ChangesAtOnce, inspector: Inspector) -> None:
     assert changes.drop("mail", NOW) == 15
     assert "mail" not in inspector.names()
 
 
-def test_a_cancel_that_lands_late_spares_a_job_of_the_same_id_accepted_since(
-    store: QueueStore, changes: ChangesAtOnce
-) -> None:
+def test_a_late_cancel_spares_a_later_job_of_its_id(store: QueueStore, changes: ChangesAtOnce) -> None:
     long_ago = NOW - 1000  # when the order was given
     store.push([a_job("again")], NOW)
     with pytest.raises(NotFoundError):

@@ -167,9 +167,7 @@ def test_a_block_of_one_direction_lets_the_other_pass(network: Network, dial: Di
     a.wait("before", "heard by the echo alone")
 
 
-def test_a_new_connection_over_a_block_opens_when_it_is_restored(
-    network: Network, dial: Dial, echo: Echo
-) -> None:
+def test_a_blocked_connection_opens_when_it_is_restored(network: Network, dial: Dial, echo: Echo) -> None:
     network.between("a", "echo").block()
     network.knows("a", os.getpid)
     with socket.create_connection(("127.0.0.1", network.wire("echo", echo.port)), TIMEOUT) as early:

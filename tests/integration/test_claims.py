@@ -46,9 +46,7 @@ def attempts(client: Client, queue: str) -> list[int]:
 # --------------------------------------------------------------------- claims
 
 
-def test_a_claim_has_what_lies_ready_at_once_and_never_more_than_its_limit(
-    broker: BrokerUnderTest, client: Client, queue: str
-) -> None:
+def test_a_claim_has_what_lies_ready_at_once(broker: BrokerUnderTest, client: Client, queue: str) -> None:
     ids = push(broker, queue, 30)
     with client.jobs.reserve(queue, 12) as claim:
         assert [job.id for job in claim] == ids[:12]
@@ -144,9 +142,7 @@ def test_a_job_is_settled_once(broker: BrokerUnderTest, client: Client, queue: s
             claim.jobs[0].commit()
 
 
-def test_a_claim_whose_program_dies_goes_to_others_at_once(
-    broker: BrokerUnderTest, client: Client, queue: str
-) -> None:
+def test_a_dead_programs_claim_goes_to_others(broker: BrokerUnderTest, client: Client, queue: str) -> None:
     push(broker, queue, 2)
     program = "import sys; from sluicemq import Client; print(len(Client(sys.argv[1]).reserve(*eval(sys.argv[2]))), flush=True); sys.stdin.read()"  # noqa: E501
     command = [sys.executable, "-c", program, broker.doors["smq"], repr((queue, 2))]
@@ -202,9 +198,7 @@ def test_popped_jobs_are_gone_when_they_come(broker: BrokerUnderTest, client: Cl
         popped[0].extend(5)
 
 
-def test_a_pop_takes_no_more_than_it_was_asked_for_while_more_is_pushed(
-    broker: BrokerUnderTest, client: Client, queue: str
-) -> None:
+def test_a_pop_takes_no_more_than_asked_for(broker: BrokerUnderTest, client: Client, queue: str) -> None:
     taken: list[Job] = []
 
     def take() -> None:

@@ -187,9 +187,7 @@ def test_a_group_goes_on_behind_a_transaction(jobs: OwnQueue, shop: Shop) -> Non
 
 
 @pytest.mark.parametrize("join", [False, True])
-def test_a_child_is_counted_at_its_parent_in_the_transaction(
-    jobs: OwnQueue, shop: Shop, *, join: bool
-) -> None:
+def test_a_child_is_counted_in_the_transaction(jobs: OwnQueue, shop: Shop, *, join: bool) -> None:
     pages = f"{jobs.queue}.pages"
     jobs.broker.make(pages)
 

@@ -318,9 +318,7 @@ def test_a_schedule_is_added_changed_and_shown_with_its_runs(dashboard: Dashboar
 
 
 @_full
-def test_messages_are_found_and_a_subscription_is_moved_with_a_warning(
-    dashboard: Dashboard, jobs: OwnQueue
-) -> None:
+def test_messages_are_found_and_a_subscription_moved(dashboard: Dashboard, jobs: OwnQueue) -> None:
     stream = f"s-{jobs.queue}"
     with Publisher(endpoint=jobs.endpoint) as publisher:
         for number in range(120):

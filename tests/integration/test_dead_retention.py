@@ -170,9 +170,7 @@ def test_a_dead_letter_that_still_matters_is_not_removed_yet(rig: Rig, why: str)
         ({"on_dead": "letters"}, KEPT),
     ],
 )
-def test_a_dead_letter_that_goes_on_stays_long_enough_for_that(
-    rig: Rig, settings: dict[str, Any], kept: float
-) -> None:
+def test_a_dead_letter_that_goes_on_stays_for_that(rig: Rig, settings: dict[str, Any], kept: float) -> None:
     broker = rig.broker(**settings)
     rig.time.passes(10 * KEPT)
     bounds = broker.dead_retention.bounds(broker.queue)

@@ -70,9 +70,7 @@ def test_a_second_push_within_the_window_is_refused_with_the_first_ones_id(
 
 
 @HOW
-def test_once_the_window_is_over_the_next_push_takes_the_id_over(
-    store: QueueStore, become: Callable[[QueueStore, Job], None]
-) -> None:
+def test_behind_the_window_it_is_free(store: QueueStore, become: Callable[[QueueStore, Job], None]) -> None:
     first = one_of("first")
     store.push([first], NOW)
     become(store, first)
@@ -88,9 +86,7 @@ def test_once_the_window_is_over_the_next_push_takes_the_id_over(
 
 
 @pytest.mark.parametrize("way", ["cancelled", "purged", "expired"])
-def test_a_job_that_is_removed_unfinished_leaves_its_id_to_the_next(
-    store: QueueStore, changes: ChangesAtOnce, way: str
-) -> None:
+def test_a_removed_job_leaves_its_id_to_others(store: QueueStore, changes: ChangesAtOnce, way: str) -> None:
     store.push([one_of("first", expires_at=NOW + 1)], NOW)
     if way == "cancelled":
         changes.cancel("mail", "first", NOW)

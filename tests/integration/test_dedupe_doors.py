@@ -150,9 +150,7 @@ def test_a_request_repeated_with_its_id_is_no_duplicate(brokers: list[BrokerProc
         assert ask(broker, queue, b"work", id="mine", dedupe_id="d", reply="accepted") == [b"mine"]
 
 
-def test_duplicates_of_a_plain_push_are_counted_and_neither_kept_nor_delivered(
-    brokers: list[BrokerProcess], queue: str
-) -> None:
+def test_plain_duplicates_are_counted_and_not_kept(brokers: list[BrokerProcess], queue: str) -> None:
     broker = brokers[0]
     before = counter(broker, "duplicates")
     headers = json.dumps({"dedupe_id": "d"}).encode()

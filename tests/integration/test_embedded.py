@@ -363,9 +363,7 @@ def test_the_former_log_is_kept_once_and_the_new_one_starts_empty(tmp_path: Path
         assert "from the run before" not in tmp_path.joinpath("mongod.log").read_text()
 
 
-def test_a_mongod_without_its_libraries_names_the_command_that_installs_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mongod_without_libraries_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loader = "mongod: error while loading shared libraries: libcurl.so.4: cannot open shared object file"
     put_on_path(tmp_path, monkeypatch, f"echo '{loader}' >&2; exit 127")
     with pytest.raises(
@@ -374,9 +372,7 @@ def test_a_mongod_without_its_libraries_names_the_command_that_installs_them(
         EmbeddedMongo(tmp_path / "data").start()
 
 
-def test_a_mongod_that_fails_is_quoted_and_the_folder_is_free_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_mongod_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put_on_path(tmp_path, monkeypatch, """echo '{"s":"E","msg":"disk is on fire","attr":{}}'; exit 14""")
     store = EmbeddedMongo(tmp_path / "data")
     for _ in range(2):

@@ -82,9 +82,7 @@ def _ended(at: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("limit", [1, 256, 1000])
-def test_a_claim_reads_the_keys_of_the_jobs_it_returns_and_few_more(
-    crowded: QueueStore, explainer: Explainer, limit: int
-) -> None:
+def test_a_claim_reads_the_keys_of_its_jobs(crowded: QueueStore, explainer: Explainer, limit: int) -> None:
     with explainer.plans() as plans:
         claim = crowded.reserve(limit, NOW, "claimer")
     find, update = plans
@@ -115,9 +113,7 @@ def test_a_claim_of_a_part_passes_over_the_keys_of_the_others_and_reads_none_of_
     assert crowded.release(claim.jobs) == 256
 
 
-def test_a_claim_that_crosses_all_priorities_steps_over_the_delayed_jobs_of_each(
-    crowded: QueueStore, explainer: Explainer
-) -> None:
+def test_a_claim_steps_over_the_delayed_jobs(crowded: QueueStore, explainer: Explainer) -> None:
     early = NOW - 3600 + 2.0  # 1,001 jobs are due by then, of all priorities
     with explainer.plans() as plans:
         claim = crowded.reserve(2000, early, "early")
@@ -149,9 +145,7 @@ def test_the_owners_of_all_reserved_jobs_cost_a_step_each(crowded: QueueStore, e
     assert plans[0].keys <= len(owners) + 2
 
 
-def test_a_survey_reads_a_key_for_each_owner_and_one_for_the_first_expiry(
-    crowded: QueueStore, explainer: Explainer
-) -> None:
+def test_a_survey_reads_a_key_for_each_owner(crowded: QueueStore, explainer: Explainer) -> None:
     for branch, steps in ((many_queues.OWNERS, len(OWNERS) + 2), (many_queues.FIRST_EXPIRY, 2)):
         with explainer.plans() as plans:
             list(crowded.jobs.aggregate(branch))
@@ -173,9 +167,7 @@ def test_the_audit_and_a_reclaim_read_the_jobs_of_one_owner(
     assert all(plan.keys <= held + 2 for plan in plans)
 
 
-def test_looking_for_expired_jobs_finds_none_at_once_and_some_by_their_keys(
-    crowded: QueueStore, explainer: Explainer
-) -> None:
+def test_expired_jobs_are_found_by_their_keys(crowded: QueueStore, explainer: Explainer) -> None:
     with explainer.plans() as plans:
         none = crowded.expire(NOW).ids
         some = crowded.expire(NOW + 9, 100).ids
@@ -219,9 +211,7 @@ def test_the_removal_of_done_jobs_reads_those_that_go(crowded: QueueStore, expla
 # ---------------------------------------------------------------------- dedupe
 
 
-def test_who_holds_dedupe_ids_and_whose_windows_are_over_is_read_by_key(
-    crowded: QueueStore, explainer: Explainer
-) -> None:
+def test_dedupe_ids_are_read_by_key(crowded: QueueStore, explainer: Explainer) -> None:
     held, over = 100, 50
     windows = [Dedupe(f"d{at}", 10.0 if at < over else 99.0) for at in range(held)]
     crowded.push([a_job(f"first-{window.id}", dedupe=window) for window in windows], NOW)
@@ -256,9 +246,7 @@ def test_counting_is_bounded_however_many_jobs_there_are(crowded: QueueStore, ex
 
 
 @pytest.mark.parametrize("state", [*(shown for shown in SHOWN_STATES if shown != State.WAITING), "expired"])
-def test_each_branch_of_a_count_finds_its_index_by_itself(
-    crowded: QueueStore, explainer: Explainer, state: str
-) -> None:
+def test_each_branch_of_a_count_has_an_index(crowded: QueueStore, explainer: Explainer, state: str) -> None:
     """Only the first of them can be told which."""
     these = _over(NOW) if state == "expired" else selects(state, NOW)
     with explainer.plans() as plans:
@@ -278,9 +266,7 @@ def test_the_oldest_ready_job_costs_a_step_a_priority(crowded: QueueStore, expla
     assert all("SORT" not in plan.stages for plan in plans)
 
 
-def test_a_redrive_reads_the_letters_it_takes_and_counts_the_others_by_their_keys(
-    crowded: QueueStore, explainer: Explainer
-) -> None:
+def test_a_redrive_reads_the_letters_it_takes(crowded: QueueStore, explainer: Explainer) -> None:
     with explainer.plans() as plans:
         redriven = ChangesAtOnce(crowded.jobs.database).redrive("mail", DeadLetters(limit=100), NOW + ENDED)
     assert (redriven.moved, redriven.left) == (100, ENDED // 2 - 100)
@@ -326,9 +312,7 @@ def test_a_page_of_jobs_that_wait_reads_its_own_keys_however_far_behind_it_is(
     assert sum(plan.keys for plan in plans) <= 1.1 * 1050 + 4 * PRIORITIES
 
 
-def test_a_page_behind_the_last_job_of_a_priority_goes_on_with_the_next_one(
-    crowded: QueueStore, explainer: Explainer
-) -> None:
+def test_a_page_goes_on_with_the_next_priority(crowded: QueueStore, explainer: Explainer) -> None:
     listing = Listing(crowded.jobs.database)
     last = [5, round((NOW - 1) * 1000), 2**62]
     with explainer.plans() as plans:
@@ -400,9 +384,7 @@ def test_more_dead_letters_than_are_counted_are_told_by_a_sample(crowded: QueueS
         assert count > ENDED // 40 or (rare and samples)
 
 
-def test_where_random_samples_take_too_long_the_latest_are_read_and_no_others(
-    crowded: QueueStore, explainer: Explainer
-) -> None:
+def test_where_samples_take_too_long_the_latest_are_read(crowded: QueueStore, explainer: Explainer) -> None:
     listing = Listing(crowded.jobs.database, exactly=10, random=(), latest=50)
     with explainer.plans() as plans:
         assert not listing.count("mail", DeadLetters(reason=""), NOW + ENDED).exact

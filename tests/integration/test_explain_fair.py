@@ -106,9 +106,7 @@ def test_the_jobs_of_each_tenant_are_read_by_the_index_of_turns_and_no_other_is_
         assert found["executionStats"]["totalKeysExamined"] <= page.shares[tenant] + PRIORITIES + 1
 
 
-def test_of_many_tenants_a_page_is_read_a_key_and_a_document_each(
-    flooded: QueueStore, explainer: Explainer
-) -> None:
+def test_of_many_tenants_a_page_reads_what_it_shows(flooded: QueueStore, explainer: Explainer) -> None:
     many = 40 * FEW
     flooded.jobs.insert_many([_stored(f"many-{at}", f"many-{at:05}") for at in range(many)])
     turns, plans = claim(flooded, explainer, 500)
@@ -167,9 +165,7 @@ def _stored_of_tenants(job_id: str, tenant: str) -> dict[str, Any]:
     return document(a_job(job_id, tenant=tenant, eligible_at=NOW - 1), date(NOW), LIMITED)
 
 
-def test_a_claim_reads_a_key_for_each_job_that_runs_of_its_tenants_and_no_document(
-    busy: QueueStore, explainer: Explainer
-) -> None:
+def test_a_claim_reads_a_key_for_each_job_that_runs(busy: QueueStore, explainer: Explainer) -> None:
     running = busy.reserve(5 * FEW_OF_TENANTS, NOW, "me", 1).jobs
     with explainer.plans() as plans:
         more = busy.reserve(5 * FEW_OF_TENANTS, NOW + 1, "me", 2).jobs
@@ -222,9 +218,7 @@ def _job_of_group(group: int, place: int) -> dict[str, Any]:
     return found
 
 
-def test_a_promotion_takes_two_keys_for_each_group_and_no_more(
-    lined_up: QueueStore, explainer: Explainer, groups: int
-) -> None:
+def test_a_promotion_takes_two_keys_a_group(lined_up: QueueStore, explainer: Explainer, groups: int) -> None:
     ended = lined_up.reserve(AT_ONCE, NOW, "me").jobs
     names = [job.group or "" for job in ended]
     with explainer.plans() as plans:
@@ -251,9 +245,7 @@ def test_groups_that_have_heads_cost_a_key_each(lined_up: QueueStore, explainer:
     assert heads.keys <= 2 * len(names)
 
 
-def test_headless_groups_are_found_by_a_key_for_each_group(
-    lined_up: QueueStore, explainer: Explainer, groups: int
-) -> None:
+def test_headless_groups_cost_a_key_each(lined_up: QueueStore, explainer: Explainer, groups: int) -> None:
     with explainer.plans() as plans:
         found = [group for page in lined_up.groups.headless() for group in page]
     assert len(found) == groups // HEADLESS

@@ -71,9 +71,7 @@ def check(plans: list[Plan], *commands: str) -> None:
         assert max(plan.keys, plan.documents) <= 3 * FEW + 1, plan
 
 
-def test_a_forward_reads_the_jobs_that_it_is_about(
-    queues: tuple[QueueStore, QueueStore], explainer: Explainer
-) -> None:
+def test_a_forward_reads_its_jobs(queues: tuple[QueueStore, QueueStore], explainer: Explainer) -> None:
     mail, other = queues
     jobs = taken(mail, 1)
     batch = []
@@ -86,9 +84,7 @@ def test_a_forward_reads_the_jobs_that_it_is_about(
     check(plans, "find", "delete")
 
 
-def test_fan_outs_children_and_progress_read_what_they_are_about(
-    queues: tuple[QueueStore, QueueStore], explainer: Explainer
-) -> None:
+def test_fan_outs_read_their_jobs(queues: tuple[QueueStore, QueueStore], explainer: Explainer) -> None:
     mail, other = queues
     (parent, *_) = taken(mail, 2)
     made = [a_job(f"{parent.id}.{number}", priority=9) for number in range(FEW)]

@@ -69,9 +69,7 @@ def test_other_weights_hold_for_what_is_staged(documents: Database[dict[str, Any
     assert came.count("bolt") == 6
 
 
-def test_nothing_is_inserted_reserved_while_anything_lies_ready_whatever_its_priority(
-    documents: Database[dict[str, Any]],
-) -> None:
+def test_nothing_is_inserted_reserved_before_what_lies_ready(documents: Database[dict[str, Any]]) -> None:
     # Given a flood, more than a broker holds for its worker
     rig = FairRig(documents, FAIR)
     broker = rig.broker()
@@ -88,9 +86,7 @@ def test_nothing_is_inserted_reserved_while_anything_lies_ready_whatever_its_pri
     assert worker.jobs
 
 
-def test_jobs_that_are_inserted_reserved_take_their_turns_among_those_that_are_held(
-    documents: Database[dict[str, Any]],
-) -> None:
+def test_jobs_inserted_reserved_take_their_turns(documents: Database[dict[str, Any]]) -> None:
     rig = FairRig(documents, FAIR)
     broker = rig.broker()
     worker = rig.worker(broker, prefetch=1)

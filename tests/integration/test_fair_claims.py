@@ -236,9 +236,7 @@ def test_whoever_a_page_had_no_room_for_is_the_first_of_the_next(
     assert turns(claimed(fair, 6, most_bytes=1500)) == {"bolt": 1, "cube": 1}
 
 
-def test_documents_that_are_no_jobs_are_set_aside_and_keep_nobody_waiting(
-    fair: QueueStore, noticed: list[tuple[str, str]]
-) -> None:
+def test_documents_that_are_no_jobs_are_set_aside(fair: QueueStore, noticed: list[tuple[str, str]]) -> None:
     push(fair, "acme", 2)
     fair.jobs.update_one({}, {"$set": {"tenant": 7}})
     odd = {"state": "ready", "priority": 0, "eligible_at": "never", "seq": 1, "attempts": 0, "payload": b""}

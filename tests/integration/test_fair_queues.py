@@ -114,9 +114,7 @@ def test_the_tenant_is_shown_and_goes_on_with_the_job(broker: BrokerUnderTest, j
     assert found["tenant"] == "acme"
 
 
-def test_a_forwarded_job_of_a_group_that_had_no_tenant_has_its_new_groups_turn(
-    broker: BrokerUnderTest, jobs: OwnQueue
-) -> None:
+def test_a_forwarded_job_of_no_tenant_has_its_groups_turn(broker: BrokerUnderTest, jobs: OwnQueue) -> None:
     job_id = jobs.push(b"x", group="here")
     onward = token_hex(6)
     with Worker(jobs.queue, lambda _job: Forward(onward, group="there"), endpoint=jobs.endpoint):
@@ -152,9 +150,7 @@ class Pair:
 
 
 @pytest.mark.full
-def test_with_two_brokers_single_jobs_pushed_at_either_go_before_the_flood(
-    mongo_uri: str, database: str, tmp_path: Path
-) -> None:
+def test_single_jobs_at_two_brokers_pass_the_flood(mongo_uri: str, database: str, tmp_path: Path) -> None:
     pair, handler = Pair(mongo_uri, database, tmp_path, fair=True), Paced()
     with (
         pair.broker("one") as one,
@@ -176,9 +172,7 @@ def test_with_two_brokers_single_jobs_pushed_at_either_go_before_the_flood(
 
 @pytest.mark.full
 @pytest.mark.parametrize("end", first_of("kill", "terminate"))
-def test_a_broker_that_ends_leaves_nobody_behind(
-    mongo_uri: str, database: str, tmp_path: Path, end: str
-) -> None:
+def test_a_broker_that_ends_leaves_nobody(mongo_uri: str, database: str, tmp_path: Path, end: str) -> None:
     # Given a flood, of which some is with a worker
     pair, handler = Pair(mongo_uri, database, tmp_path, fair=True), Paced()
     with pair.broker("one") as broker:

@@ -239,9 +239,7 @@ def test_a_slice_that_takes_too_long_is_smaller(
     assert len(Search(documents, "mail", Wanted(), NOW + 1).slice(None, 160).candidates) == looked
 
 
-def test_where_ten_jobs_take_too_long_the_search_says_so(
-    documents: Documents, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_jobs_take_too_long_it_says_so(documents: Documents, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(documents, "mail", [a_job() for _ in range(30)])
     too_slow_beyond(5, monkeypatch)
     with pytest.raises(UnavailableError, match="too slow"):
@@ -291,9 +289,7 @@ def test_pages_go_on_within_a_pack_over_a_restart(documents: Documents, broker: 
     assert page.searched == 105
 
 
-def test_a_page_ends_when_its_time_is_over_and_the_next_goes_on(
-    documents: Documents, broker: Callable[[float, int], Finder]
-) -> None:
+def test_a_page_ends_in_time(documents: Documents, broker: Callable[[float, int], Finder]) -> None:
     for queue in ("mail", "news"):
         filled(documents, queue, [a_job(kind="rare" if n == 5 else "often") for n in range(10)])
     found = list(pages(broker(0.0, 4), {"kind": "rare"}))
@@ -326,9 +322,7 @@ def test_a_search_meets_a_queue_that_is_gone(documents: Documents, broker: Broke
 
 
 @pytest.mark.parametrize("options", [{}, {"id": "job"}, {"words": "job"}])
-def test_only_queues_that_may_be_read_are_searched_and_counted(
-    documents: Documents, broker: Broker, options: dict[str, Any]
-) -> None:
+def test_only_what_may_be_read_is_seen(documents: Documents, broker: Broker, options: dict[str, Any]) -> None:
     for queue in ("mail", "news", "work"):
         filled(documents, queue, [a_job(f"job-{queue}")])
     page = broker().find(options, 20, None, may("news"))

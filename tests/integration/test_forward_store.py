@@ -51,9 +51,7 @@ def test_a_job_is_there_and_no_longer_here_with_all_it_had(store: QueueStore, ot
     assert there.expires_at == LATER + 60  # its time to live begins anew
 
 
-def test_what_the_worker_says_anew_holds_and_the_queues_own_settings_for_the_rest(
-    store: QueueStore, other: QueueStore
-) -> None:
+def test_what_the_worker_says_anew_holds_before_the_queue(store: QueueStore, other: QueueStore) -> None:
     (job,) = reserved(store, a_job("a", b"cat", headers={"colour": "red"}, priority=3))
     on = onward(job, other, "payload", "priority", payload=b"dog", priority=8)
     assert forward(store, [on], LATER) == {}

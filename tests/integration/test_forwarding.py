@@ -63,9 +63,7 @@ def test_a_chain_of_queues_and_who_asked_at_its_beginning_hears_its_end(endpoint
         assert client.jobs.result(first, "cat") == b"cat loaded stored"  # asked for where it was pushed
 
 
-def test_a_worker_chooses_where_a_job_goes_on_and_with_which_options(
-    broker: BrokerUnderTest, endpoint: str, queue: str
-) -> None:
+def test_a_worker_chooses_where_a_job_goes_on(broker: BrokerUnderTest, endpoint: str, queue: str) -> None:
     for size in ("small", "large"):
         broker.make(f"{queue}-{size}")
 
@@ -119,9 +117,7 @@ def test_a_queue_with_no_name_and_options_that_are_none_are_refused(endpoint: st
             Forward("other", dedupe_id="x")
 
 
-def test_a_thousand_jobs_go_on_each_once_and_all_is_accounted_for(
-    broker: BrokerUnderTest, endpoint: str, queue: str
-) -> None:
+def test_a_thousand_jobs_go_on_each_once(broker: BrokerUnderTest, endpoint: str, queue: str) -> None:
     forwarded = broker.counter("forwarded")
     came: list[bytes] = []
     ends = f"{queue}-end"
@@ -145,9 +141,7 @@ def test_a_thousand_jobs_go_on_each_once_and_all_is_accounted_for(
     ("frames", "payload"),
     [([], b"work"), ([b"new"], b"new"), ([b""], b""), ([b"new", b'{"priority": 7}'], b"new")],
 )
-def test_a_rep_worker_forwards_and_the_asker_hears_the_next_one(
-    broker: BrokerUnderTest, frames: list[bytes], payload: bytes
-) -> None:
+def test_a_rep_worker_forwards(broker: BrokerUnderTest, frames: list[bytes], payload: bytes) -> None:
     first, second = broker.take("ask"), broker.take("ask")
     asker = broker.socket(zmq.REQ, first.front)
     here, there = (broker.socket(zmq.REP, node.back) for node in (first, second))
@@ -206,9 +200,7 @@ def test_a_verdict_that_comes_twice_moves_one_job_once(broker: BrokerUnderTest, 
 # ------------------------------------------------------------------------- several brokers
 
 
-def test_who_asks_at_another_broker_follows_the_job_through_all_queues(
-    broker: BrokerUnderTest, mongo_uri: str, queue: str
-) -> None:
+def test_an_asker_elsewhere_follows_the_job(broker: BrokerUnderTest, mongo_uri: str, queue: str) -> None:
     # Given an asker at one broker, and all workers at another one
     database = broker.collection(queue).database.name
     other = BrokerProcess(mongo_uri, database, config={"broker": {"poll": 0.5}, "devices": []})

@@ -240,9 +240,7 @@ def test_a_probing_client_of_the_library_s_door_is_greeted(probed_broker: Broker
 
 
 @pytest.mark.parametrize("kind", [zmq.DEALER, zmq.ROUTER])
-def test_a_probing_worker_has_not_answered_the_job_it_is_sent(
-    probed_broker: BrokerUnderTest, kind: int
-) -> None:
+def test_a_probing_worker_has_not_answered_its_job(probed_broker: BrokerUnderTest, kind: int) -> None:
     doors = probed_broker.take("ask")
     asker = probed_broker.socket(zmq.REQ, doors.front)
     asker.send(b"question")

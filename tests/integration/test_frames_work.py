@@ -76,9 +76,7 @@ def test_a_rep_worker_rolls_back_with_a_reason_and_a_delay(broker: BrokerUnderTe
 @pytest.mark.parametrize(
     ("verdict", "reason"), [([b"REJECT", b"nonsense"], "nonsense"), ([b"REJECT"], "reject")]
 )
-def test_a_rep_worker_rejects_to_the_dead_letters(
-    broker: BrokerUnderTest, verdict: list[bytes], reason: str
-) -> None:
+def test_a_rep_worker_makes_dead_letters(broker: BrokerUnderTest, verdict: list[bytes], reason: str) -> None:
     doors = broker.take("ask")
     asker, worker = broker.socket(zmq.REQ, doors.front), broker.socket(zmq.REP, doors.back)
     asker.send(b"work")

@@ -154,9 +154,7 @@ def test_there_is_room_again_when_an_order_makes_it(broker: BrokerUnderTest, nam
 
 
 @pytest.mark.full
-def test_a_push_socket_waits_and_another_queue_at_its_door_does_not(
-    broker: BrokerUnderTest, names: dict[str, str]
-) -> None:
+def test_a_push_socket_waits_and_others_do_not(broker: BrokerUnderTest, names: dict[str, str]) -> None:
     door, queue, other = broker.process.devices[1]["frontend"][0], names["flooded"], names["bytes"]
     flood = broker.socket(zmq.PUSH, door, linger=TIMEOUT_MS)
     for number in range(FLOOD):

@@ -159,9 +159,7 @@ def test_a_popped_job_that_was_not_sent_comes_before_those_behind_it(store: Queu
 # -------------------------------------------------------------------------- races
 
 
-def test_a_promotion_that_meets_a_head_promotes_the_others(
-    store: QueueStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_promotion_past_a_head_goes_on(store: QueueStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another broker has promoted between the look for heads and the update."""
     for group in "vwxyz":
         lined_up(store, f"{group}1", f"{group}2", group=group)
@@ -285,9 +283,7 @@ def order_of(store: QueueStore) -> list[str]:
     return came
 
 
-def test_what_waits_can_be_counted_seen_and_purged(
-    line: QueueStore, changes: ChangesAtOnce, inspector: Inspector
-) -> None:
+def test_what_waits_can_be_purged(line: QueueStore, changes: ChangesAtOnce, inspector: Inspector) -> None:
     lined_up(line, "z", group="a group before")
     promote(line)
     counts = inspector.counts("mail", NOW)

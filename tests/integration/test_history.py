@@ -248,9 +248,7 @@ def test_hours_stand_in_their_order_whenever_something_is_counted_first(
     assert [hour for hour, row in found["hours"].items() if row["minutes"]] == ["00", "11", "23"]
 
 
-def test_tomorrows_document_is_made_ahead_by_a_share_of_todays_writes(
-    rig: HistoryRig, documents: Database[dict[str, Any]]
-) -> None:
+def test_tomorrows_document_is_made_ahead(rig: HistoryRig, documents: Database[dict[str, Any]]) -> None:
     tomorrow = {"_id": f"queue/mail/{DAY + timedelta(days=1):%Y-%m-%d}"}
     rig.count()
     rig.later(FLUSH)

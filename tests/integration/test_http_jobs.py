@@ -387,9 +387,7 @@ def test_no_more_than_the_first_jobs_are_looked_at(documents: Database[dict[str,
 @pytest.mark.parametrize(
     ("options", "status"), [({"priority": 7}, 200), ({"priority": "high"}, 400), ({"colour": 1}, 400)]
 )
-def test_a_job_is_pushed_with_its_options_or_refused(
-    jobs: OwnQueue, web: Web, options: dict[str, Any], status: int
-) -> None:
+def test_a_job_is_pushed_or_refused(jobs: OwnQueue, web: Web, options: dict[str, Any], status: int) -> None:
     answer = web.post(
         f"{BASE}/queues/{jobs.queue}/push", {"payload": '{"to": "ada"}', "options": options}, TOKEN
     )

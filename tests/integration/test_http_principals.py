@@ -146,9 +146,7 @@ WALKED = [
 
 
 @pytest.mark.parametrize(("path", "action"), WALKED)
-def test_a_change_needs_a_permission_for_each_of_its_effects(
-    web: Web, broker: BrokerProcess, path: str, action: Action
-) -> None:
+def test_a_change_needs_each_permission(web: Web, broker: BrokerProcess, path: str, action: Action) -> None:
     key, value = EFFECTS[path]
     body = {"all": True, key: {"on_dead": f"{key}-{action}"} if isinstance(value, dict) else value}
     assert web.post(address(path), body, **bearer(f"but-{action}")).status == 403

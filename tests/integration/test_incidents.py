@@ -146,9 +146,7 @@ def test_what_several_brokers_noticed_is_one(rig: IncidentsRig, documents: Datab
     )
 
 
-def test_a_broker_hears_of_the_deaths_that_others_count(
-    rig: IncidentsRig, documents: Database[dict[str, Any]]
-) -> None:
+def test_a_broker_hears_of_others_deaths(rig: IncidentsRig, documents: Database[dict[str, Any]]) -> None:
     other = IncidentsRig(documents, "b:2")
     rig.owners.others = 1
     other.later(FLUSH, step=FLUSH, dead=4)
@@ -172,9 +170,7 @@ def test_each_broker_that_comes_goes_or_dies_is_told_by_its_name(rig: IncidentsR
     assert told["died", "c:3"]["at"] == NOW - 60
 
 
-def test_a_broker_that_could_not_start_writes_nothing_at_its_end(
-    rig: IncidentsRig, documents: Database[dict[str, Any]]
-) -> None:
+def test_a_broker_not_started_writes_nothing(rig: IncidentsRig, documents: Database[dict[str, Any]]) -> None:
     rig.incidents.close()
     assert documents["incidents"].count_documents({}) == 0
 

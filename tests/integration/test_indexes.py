@@ -231,9 +231,7 @@ def fill(documents: Database[dict[str, Any]], queue: str, *jobs: dict[str, Any])
         collection.insert_many([{"priority": 0, "eligible_at": SURVEY_NOW, "seq": 1, **job} for job in jobs])
 
 
-def test_a_survey_shows_owners_and_first_expiry_of_each_queue(
-    survey_documents: Database[dict[str, Any]],
-) -> None:
+def test_a_survey_shows_owners_and_expiry(survey_documents: Database[dict[str, Any]]) -> None:
     later = SURVEY_NOW.replace(year=2027)
     fill(survey_documents, "held", *({"state": "reserved", "owner": owner} for owner in ("a", "b", "b")))
     fill(
@@ -258,9 +256,7 @@ def test_a_survey_shows_owners_and_first_expiry_of_each_queue(
     }
 
 
-def test_more_queues_than_one_statement_asks_for_are_surveyed(
-    survey_documents: Database[dict[str, Any]],
-) -> None:
+def test_many_queues_are_surveyed(survey_documents: Database[dict[str, Any]]) -> None:
     names = [f"queue-{number}" for number in range(120)]
     fill(survey_documents, names[7], {"state": "reserved", "owner": "a"})
     fill(survey_documents, names[119], {"state": "reserved", "owner": "b"})
@@ -271,9 +267,7 @@ def test_more_queues_than_one_statement_asks_for_are_surveyed(
     }
 
 
-def test_a_queue_that_can_not_be_surveyed_is_left_out_alone(
-    survey_documents: Database[dict[str, Any]],
-) -> None:
+def test_one_that_can_not_be_surveyed_is_left_out(survey_documents: Database[dict[str, Any]]) -> None:
     # Given a view that MongoDB can't read
     fill(survey_documents, "good", {"state": "reserved", "owner": "a"})
     fill(survey_documents, "other")

@@ -68,9 +68,7 @@ def test_several_states_with_many_jobs_share_what_is_left_as_a_sample_of_it_does
     assert (counts["reserved"], counts["exact"]) == (5, False)
 
 
-def test_many_scheduled_jobs_are_counted_by_what_is_left(
-    store: QueueStore, documents: Database[dict[str, Any]]
-) -> None:
+def test_many_scheduled_are_what_is_left(store: QueueStore, documents: Database[dict[str, Any]]) -> None:
     store.push(some_jobs(3) + some_jobs(50, eligible_at=NOW + 60), NOW)
     counts = Inspector(documents, exactly=10).counts("mail", NOW)
     assert (counts["ready"], counts["scheduled"], counts["exact"]) == (3, 50, False)
@@ -149,9 +147,7 @@ def test_a_job_that_is_not_there_can_not_be_shown(inspector: Inspector) -> None:
 # -------------------------------------------------------------------------- peek
 
 
-def test_a_peek_shows_the_jobs_in_the_order_in_which_they_go_out_and_takes_none(
-    store: QueueStore, inspector: Inspector
-) -> None:
+def test_a_peek_shows_the_next_jobs_and_takes_none(store: QueueStore, inspector: Inspector) -> None:
     low, high, next_high = a_job("low"), a_job("high", priority=9), a_job("next", priority=9)
     store.push([low, next_high, high], NOW)
     before = everything(store)

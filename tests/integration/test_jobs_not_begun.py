@@ -178,9 +178,7 @@ def test_jobs_that_time_out_at_a_client_that_says_how_many_it_begins_count_those
     assert [job.id for job in client.jobs.list(queue, "dead")] == ["a"]
 
 
-def test_the_time_of_a_claims_jobs_begins_when_it_is_handed_over(
-    broker: BrokerUnderTest, client: Client, queue: str
-) -> None:
+def test_a_claims_time_begins_at_its_handover(broker: BrokerUnderTest, client: Client, queue: str) -> None:
     # Given: a job whose time is shorter than the claim waits for others
     push(broker.doors["smq"], queue, b"A", max_attempts=1, visibility_timeout=0.5)
     with client.jobs.reserve(queue, 2, wait=1.5) as claim:

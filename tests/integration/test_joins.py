@@ -172,9 +172,7 @@ def fail_in_all_ways(client: Client, queues: list[str], book: str) -> None:
 
 
 @pytest.mark.parametrize("join", [True, False])
-def test_a_job_that_allows_failures_goes_on_whatever_becomes_of_its_children(
-    endpoint: str, queue: str, *, join: bool
-) -> None:
+def test_a_job_that_allows_failures_goes_on(endpoint: str, queue: str, *, join: bool) -> None:
     pages, ledger = f"{queue}-pages", f"{queue}-ledger"
 
     def book(job: Job) -> FanOut | bytes:
@@ -239,9 +237,7 @@ def test_rep_workers_get_the_results_in_one_frame(broker: BrokerUnderTest, endpo
     assert receive(asker) == [b"sum"]
 
 
-def test_pull_workers_that_commit_get_the_results_behind_all_other_frames(
-    broker: BrokerUnderTest, endpoint: str, queue: str
-) -> None:
+def test_pull_workers_get_the_results_last(broker: BrokerUnderTest, endpoint: str, queue: str) -> None:
     doors = broker.take("ack_full")
     jobs, commits = broker.socket(zmq.PULL, doors.back), broker.socket(zmq.PUSH, doors.commit)
     with Producer(endpoint=endpoint) as producer:
@@ -342,9 +338,7 @@ def test_a_result_is_noted_once_whatever_breaks_off(
     assert everything(pages) == {}
 
 
-def test_the_last_child_says_that_its_parent_is_ready_with_its_attempts_before_it(
-    store: QueueStore, pages: QueueStore
-) -> None:
+def test_the_last_child_says_that_its_parent_is_ready(store: QueueStore, pages: QueueStore) -> None:
     jobs = waiting(store, pages, priority=7)
     assert end_children(pages, ended(jobs[1:]), LATER, lambda _name: store) == ({}, [])
     assert "joined" not in str(store.reserve(10, LATER, "another", 4).jobs)
@@ -497,9 +491,7 @@ def test_a_dead_job_of_a_group_waits_for_its_turn_before_it_is_joined(
     assert [job.id for job in joined(store)] == ["a.1"]
 
 
-def test_a_dead_second_delivery_is_redriven_as_that(
-    store: QueueStore, pages: QueueStore, changes: ChangesAtOnce
-) -> None:
+def test_a_dead_join_is_redriven(store: QueueStore, pages: QueueStore, changes: ChangesAtOnce) -> None:
     end_children(pages, ended(waiting(store, pages)), LATER, lambda _name: store)
     for number in (1, 2):
         (parent,) = store.reserve(1, LATER + 2, "worker", 10 + number).jobs

@@ -143,9 +143,7 @@ class TestUserCommand:
         gone = sluicemq("user", "show", name)
         assert (gone.returncode, "there is no principal" in gone.stderr) == (1, True)
 
-    def test_a_key_file_stands_for_its_public_key(
-        self, sluicemq: Command, queue: str, tmp_path: Path
-    ) -> None:
+    def test_key_files_stand_for_public_keys(self, sluicemq: Command, queue: str, tmp_path: Path) -> None:
         name, file = f"p-{queue}", str(tmp_path / "client.key")
         public = sluicemq("key", "new", "--out", file).stdout.strip()
         assert sluicemq("user", "add", name, "push=mail.*", "--key", file).stdout == f"added {name}\n"
@@ -156,9 +154,7 @@ class TestUserCommand:
         refused = sluicemq("user", "rotate", name, "--key", file)
         assert (refused.returncode, f"chmod 600 {file}" in refused.stderr) == (2, True)
 
-    def test_who_may_read_no_queue_is_told_so_instead_of_none_yet(
-        self, keyed: KeyedBroker, sluicemq: Command, queue: str
-    ) -> None:
+    def test_who_may_read_none_is_told_so(self, keyed: KeyedBroker, sluicemq: Command, queue: str) -> None:
         public = new_key(keyed.folder / f"{queue}.key")
         sluicemq("push", queue, "x")
         sluicemq("user", "add", queue, "push=mail.*", "--key", public)
@@ -179,9 +175,7 @@ class TestUserCommand:
         assert len(made.stdout.strip()) >= 40
         assert "shown only now" in made.stderr
 
-    def test_a_password_comes_from_stdin_and_never_from_an_argument(
-        self, keyed: KeyedBroker, sluicemq: Command, queue: str
-    ) -> None:
+    def test_passwords_come_from_stdin_alone(self, keyed: KeyedBroker, sluicemq: Command, queue: str) -> None:
         name = f"p-{queue}"
         added = sluicemq("user", "add", name, "operate", "--password-file", "-", stdin="battery staple\n")
         assert added.returncode == 0, added.stderr
@@ -199,9 +193,7 @@ class TestUserCommand:
             (["add", "x", "push", "--password-file", "/none"], "can't read the password file /none"),
         ],
     )
-    def test_wrong_usage_is_said_before_anything_is_sent(
-        self, sluicemq: Command, words: list[str], says: str
-    ) -> None:
+    def test_wrong_usage_is_said_at_once(self, sluicemq: Command, words: list[str], says: str) -> None:
         refused = sluicemq("user", *words)
         assert (refused.returncode, says in refused.stderr) == (2, True), refused.stderr
 
@@ -214,9 +206,7 @@ class TestUserCommand:
 class TestAtTheStore:
     """The way back in when nobody may operate any more."""
 
-    def test_a_principal_is_added_without_a_broker(
-        self, mongo_uri: str, database: str, sluicemq: Command
-    ) -> None:
+    def test_principals_need_no_broker(self, mongo_uri: str, database: str, sluicemq: Command) -> None:
         store = ["--mongodb-uri", mongo_uri, "--database", database]
         added = sluicemq("user", "add", "back", "all", "--token", *store)
         assert added.returncode == 0, added.stderr
@@ -233,9 +223,7 @@ class TestAtTheStore:
         store = ["--mongodb-uri-file", str(tmp_path / "uri"), "--database", database]
         assert sluicemq("user", "list", *store).returncode == 0
 
-    def test_its_uri_comes_from_the_environment_where_that_is_wanted(
-        self, mongo_uri: str, database: str, sluicemq: Command
-    ) -> None:
+    def test_its_uri_is_in_the_environment(self, mongo_uri: str, database: str, sluicemq: Command) -> None:
         missing = sluicemq("user", "list", "--mongodb-uri")
         assert (missing.returncode, "or in SLUICEMQ_MONGODB_URI" in missing.stderr) == (2, True)
         found = sluicemq(

@@ -195,9 +195,7 @@ def test_the_configuration_is_one_that_a_broker_takes(tmp_path: Path) -> None:
     assert not config.broker.devices
 
 
-def test_a_broker_with_it_answers_the_probes_and_shows_its_metrics_to_nobody(
-    mongo_uri: str, database: str, tmp_path: Path
-) -> None:
+def test_a_broker_with_it_shows_its_metrics_to_nobody(mongo_uri: str, database: str, tmp_path: Path) -> None:
     new_key(tmp_path / "secret.key")
     config = tomllib.loads(TOML.replace(SECRETS, str(tmp_path)))
     del config["broker"]["mongodb_uri_file"]

@@ -138,9 +138,7 @@ def test_time_in_which_the_watchers_own_heartbeats_failed_counts_against_nobody(
     assert silent.current not in leases.live()
 
 
-def test_a_broker_declared_dead_that_wakes_up_drops_what_it_had_and_goes_on_under_a_new_id(
-    leases: LeaseStore, time: LeaseTime
-) -> None:
+def test_a_broker_declared_dead_goes_on_under_a_new_id(leases: LeaseStore, time: LeaseTime) -> None:
     lost: list[str] = []
     watcher, sleeper = a_broker(leases, "watcher"), a_broker(leases, "sleeper")
     sleeper.on_lost(lost.append)
@@ -186,9 +184,7 @@ def test_the_servers_clock_is_measured_and_carried_on(mongo: Any) -> None:
     assert wrong - servers > 3000
 
 
-def test_a_lost_reply_to_a_lease_leaves_the_broker_without_that_id(
-    leases: LeaseStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_reply_to_a_lease_costs_that_id(leases: LeaseStore, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = owners(leases)
     begin = leases.begin
 

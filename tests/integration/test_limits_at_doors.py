@@ -233,9 +233,7 @@ def test_who_is_forgotten_leaves_its_permits_to_others(limits: LimitStore) -> No
     assert limits.permit("b", MOST_PERMITS, MOST_PERMITS, number=1) == MOST_PERMITS
 
 
-def test_who_leaves_gives_back_its_permits_in_all_queues(
-    documents: Database[dict[str, Any]], limits: LimitStore
-) -> None:
+def test_leaving_gives_back_all_permits(documents: Database[dict[str, Any]], limits: LimitStore) -> None:
     other = LimitStore(documents, "other")
     for queue in (limits, other):
         queue.permit("a", 2, MOST_PERMITS, number=1)

@@ -101,9 +101,7 @@ def test_a_worker_that_has_gone_is_known_for_an_hour_at_all_brokers(pair: tuple[
     assert a.fleet.gone(None) == ()
 
 
-def test_what_a_broker_of_another_version_says_is_left_out(
-    pair: tuple[LoadRig, LoadRig], documents: Database[dict[str, Any]]
-) -> None:
+def test_other_versions_are_left(pair: tuple[LoadRig, LoadRig], documents: Database[dict[str, Any]]) -> None:
     a, b = pair
     look(a, b)
     FigureStore(documents).put("b:2", b'{"load": "high"}', NOW)

@@ -300,9 +300,7 @@ def test_the_sum_over_all_queues_is_that_of_the_broker(everything: Scrape) -> No
     ("detail", "names", "histograms"),
     [("broker", set(), 0), ("queues", {"mail"}, 0), ("histograms", {"mail"}, 50)],
 )
-def test_the_setting_leaves_out_what_is_split_by_queue_and_no_sum(
-    detail: str, names: set[str], histograms: int
-) -> None:
+def test_the_setting_leaves_out_splits_by_queue(detail: str, names: set[str], histograms: int) -> None:
     # Given: 60 queues with a duration
     counters = Counters()
     for number in range(60):

@@ -76,9 +76,7 @@ def producer(broker: BrokerUnderTest) -> Iterator[Producer]:
         yield producer
 
 
-def test_a_rejected_job_goes_to_whoever_works_on_dead_letters_and_says_why_it_is_one(
-    client: Client, producer: Producer
-) -> None:
+def test_a_rejected_job_goes_to_whoever_works_on_dead_letters(client: Client, producer: Producer) -> None:
     producer.push("risky", b"cup", id="a", headers={"colour": "red"}).wait(SECONDS)
     with client.jobs.reserve("risky", 1, SECONDS) as claim:
         claim.jobs[0].reject("it is broken")
@@ -153,9 +151,7 @@ def test_who_waits_for_it_hears_that_it_is_dead(client: Client, producer: Produc
         reply.result(SECONDS)
 
 
-def test_what_somebody_may_ask_for_elsewhere_waits_a_while(
-    store: QueueStore, changes: ChangesAtOnce, documents: Any
-) -> None:
+def test_what_may_be_asked_for_waits(store: QueueStore, changes: ChangesAtOnce, documents: Any) -> None:
     other = QueueStore(documents, "queue.letters")
     asked = a_job("asked")
     asked.want_result()
@@ -295,9 +291,7 @@ def test_those_that_could_not_go_at_first_go_in_the_next_round(documents: Any, s
     rig.line.dead = True
 
 
-def test_one_of_which_its_parent_heard_only_long_after_it_died_goes_there_in_its_turn(
-    documents: Any, store: QueueStore
-) -> None:
+def test_one_of_which_its_parent_heard_late_goes_there_in_turn(documents: Any, store: QueueStore) -> None:
     # Given: a broker that has moved all that it found when it began
     time = VirtualTime()
     line = Line(lambda *_stored: None, time)

@@ -112,9 +112,7 @@ def test_posts_are_found_that_were_written_while_no_broker_ran(carrier: BrokerPr
         assert [job.id for job in take(client, "mail")] == [waited]
 
 
-def test_a_post_by_hand_of_which_no_job_can_be_made_says_why_and_keeps_none_waiting(
-    carrier: BrokerProcess, shop: Shop
-) -> None:
+def test_a_post_of_which_no_job_can_be_made_keeps_none_waiting(carrier: BrokerProcess, shop: Shop) -> None:
     bad = [
         {"_id": ObjectId(), "queue": "no queue's name", "payload": b"x"},
         {"_id": ObjectId(), "queue": "mail", "payload": b"x", "headers": {"priority": 1000}},
@@ -159,9 +157,7 @@ def test_a_full_queue_keeps_no_other_waiting(carrier: BrokerProcess, shop: Shop)
 
 @pytest.mark.full  # Node and its driver take two seconds to start
 @pytest.mark.skipif(not (NODE_MODULES / "mongodb").is_dir(), reason="mongodb for Node is not there")
-def test_a_program_in_javascript_posts_in_its_transaction(
-    carrier: BrokerProcess, shop: Shop, mongo_uri: str
-) -> None:
+def test_a_program_in_javascript_posts(carrier: BrokerProcess, shop: Shop, mongo_uri: str) -> None:
     code = block("outbox: node").replace('"shop"', json.dumps(shop.name)).replace("_id: 7", "_id: 70")
     own = {"MONGODB_URI": mongo_uri, "NODE_PATH": str(NODE_MODULES)}
     subprocess.run(["node", "-e", code], env={**os.environ, **own}, check=True, timeout=60)

@@ -134,9 +134,7 @@ def test_a_producer_of_small_messages_packs_nothing(jobs: OwnQueue) -> None:
     assert packs(jobs) == 0
 
 
-def test_of_one_pack_slow_workers_at_two_brokers_have_their_part(
-    mongo_uri: str, quick: BrokerUnderTest
-) -> None:
+def test_of_one_pack_slow_workers_have_their_part(mongo_uri: str, quick: BrokerUnderTest) -> None:
     # Given a pack that one broker has claimed, for a worker that has taken one job of it
     with (
         serving(
@@ -163,9 +161,7 @@ def test_of_one_pack_slow_workers_at_two_brokers_have_their_part(
             over.set()
 
 
-def test_slow_workers_at_two_brokers_are_all_busy_until_a_burst_is_done(
-    mongo_uri: str, quick: BrokerUnderTest
-) -> None:
+def test_slow_workers_are_busy_until_a_burst_is_done(mongo_uri: str, quick: BrokerUnderTest) -> None:
     # Given one worker here and four at another broker, each of which ends a job when it may
     begun, may_end = Semaphore(0), Semaphore(0)
     done: Counter[bytes] = Counter()

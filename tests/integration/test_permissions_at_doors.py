@@ -273,9 +273,7 @@ WALKED = [
 @pytest.mark.parametrize(
     ("verb", "action"), WALKED, ids=lambda value: value.decode() if isinstance(value, bytes) else value
 )
-def test_an_act_needs_a_permission_for_each_of_its_effects(
-    many: Many, filled: Many, queue: str, verb: bytes, action: Action
-) -> None:
+def test_acts_need_all_permissions(many: Many, filled: Many, queue: str, verb: bytes, action: Action) -> None:
     fields = EFFECTS[verb](many, queue)
     many.permit(all_but(action))
     assert outcome(many.smq_of().ask(verb, *fields)) == FORBIDDEN
@@ -311,9 +309,7 @@ def test_an_act_needs_a_permission_for_each_of_its_effects(
         (wire.TRIM, ("sms", 1)),
     ],
 )
-def test_a_permission_is_for_names_that_match(
-    many: Many, eve: Smq, verb: bytes, fields: tuple[Any, ...]
-) -> None:
+def test_a_permission_is_for_its_names(many: Many, eve: Smq, verb: bytes, fields: tuple[Any, ...]) -> None:
     many.permit(" ".join(f"{granted}=mail.*,news" for granted in Action))
     assert outcome(eve.ask(verb, *fields)) == FORBIDDEN
     assert outcome(eve.ask(verb, "x" * 60_000, *fields[1:])) == FORBIDDEN
@@ -342,9 +338,7 @@ def test_lists_have_only_what_may_be_seen(many: Many, filled: Many, eve: Smq) ->
         assert eve.ask(verb, *fields).fields == [[]]
 
 
-def test_statistics_of_a_caller_without_operate_leave_the_longest_turn_to_those_who_see_it(
-    many: Many, eve: Smq, queue: str
-) -> None:
+def test_statistics_hide_the_longest_turn_without_operate(many: Many, eve: Smq, queue: str) -> None:
     many.permit("read=victim")
 
     def longest(ask: Callable[[], object]) -> float:
@@ -762,9 +756,7 @@ PLAIN_DOORS = [
     [door[1:] for door in PLAIN_DOORS],
     ids=[door[0] for door in PLAIN_DOORS],
 )
-def test_who_may_do_nothing_at_a_door_is_cut(
-    many: Many, number: int, end: str, kind: int, action: str
-) -> None:
+def test_one_without_any_right_is_cut(many: Many, number: int, end: str, kind: int, action: str) -> None:
     before = many.counter("connections_cut"), many.counter("forbidden")
     many.permit(all_but(action))
     many.of(kind, many.device(number)[end], reconnect_ivl=RARELY)
@@ -879,9 +871,7 @@ def test_who_pushed_a_job_hears_its_result_and_no_other(many: Many, eve: Smq, qu
         assert eves.call(queue, b"ab", TIMEOUT) == b"abab"
 
 
-def test_who_holds_a_subscription_that_it_may_no_longer_read_is_cut_and_another_gets_it(
-    many: Many, eve: Smq, queue: str
-) -> None:
+def test_one_that_holds_what_it_may_no_longer_read_is_cut(many: Many, eve: Smq, queue: str) -> None:
     many.operator.ask(wire.PUBLISH, queue, pack(b"t", b"1"), {})
     many.permit(f"subscribe={queue}")
     assert outcome(eve.ask(wire.HOLD, queue, "sums", "update", {})) == "OK"

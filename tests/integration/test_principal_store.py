@@ -286,9 +286,7 @@ def test_a_change_that_conflicts_again_and_again_is_repeated_for_its_caller(
     assert len(tried) == 15
 
 
-def test_changes_of_many_callers_at_two_brokers_are_all_made(
-    store: PrincipalStore, documents: Database[dict[str, Any]]
-) -> None:
+def test_changes_at_two_brokers_are_made(store: PrincipalStore, documents: Database[dict[str, Any]]) -> None:
     other, failed = PrincipalStore(documents), list[Exception]()
     barrier = Barrier(24)
 

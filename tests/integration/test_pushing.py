@@ -113,9 +113,7 @@ def names(client: Client) -> set[str]:
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_whatever_is_asked_of_an_unknown_queue_says_so_and_makes_none(
-    client: Client, look: Callable[[Client, str], Any]
-) -> None:
+def test_asking_for_an_unknown_queue_makes_none(client: Client, look: Callable[[Client, str], Any]) -> None:
     with pytest.raises(NotFoundError, match=r"no queue 'invoicse'.*; did you mean 'invoices'\?"):
         look(client, "invoicse")
     assert "invoicse" not in names(client)
@@ -139,9 +137,7 @@ def test_a_queue_of_the_configuration_is_there_before_its_first_push(client: Cli
 
 
 @pytest.mark.parametrize("pop", [False, True])
-def test_a_worker_waits_for_its_queue_and_gets_its_first_job(
-    jobs: OwnQueue, caplog: pytest.LogCaptureFixture, *, pop: bool
-) -> None:
+def test_a_worker_waits_for_its_queue(jobs: OwnQueue, caplog: pytest.LogCaptureFixture, *, pop: bool) -> None:
     # Given a worker whose queue nobody has pushed to
     queue, came = f"{jobs.queue}-first", list[bytes]()
     with Worker(queue, lambda job: came.append(job.payload), prefetch=9, pop=pop, endpoint=jobs.endpoint):
@@ -152,9 +148,7 @@ def test_a_worker_waits_for_its_queue_and_gets_its_first_job(
     assert f"queue {queue}: its first push here comes from" in jobs.broker.process.log_text()
 
 
-def test_a_worker_gets_the_jobs_of_a_queue_that_another_broker_makes(
-    jobs: OwnQueue, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_worker_gets_jobs_of_a_queue_made_there(jobs: OwnQueue, caplog: pytest.LogCaptureFixture) -> None:
     queue, came = f"{jobs.queue}-elsewhere", list[bytes]()
     jobs.push(b"there")
     with Worker(queue, lambda job: came.append(job.payload), endpoint=jobs.endpoint):

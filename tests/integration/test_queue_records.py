@@ -162,9 +162,7 @@ def test_a_removal_is_found_by_each_broker_once(reader: Reader, documents: Datab
     assert (reader.found(), other.found()) == ({}, {})
 
 
-def test_after_a_long_absence_a_record_that_is_gone_is_found(
-    reader: Reader, documents: Database[dict[str, Any]]
-) -> None:
+def test_a_gone_record_is_found_after_long(reader: Reader, documents: Database[dict[str, Any]]) -> None:
     reader.store.change("a", pausing("intake"), NOW)
     reader.found()
     documents["queues"].delete_one({"_id": "a"})
@@ -235,9 +233,7 @@ def test_a_change_that_can_not_be_applied_is_applied_by_the_next_look(reader: Re
     assert reader.found() == {"a": True}
 
 
-def test_a_look_that_began_before_an_order_does_not_undo_it(
-    reader: Reader, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_earlier_look_does_not_undo_an_order(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     # Given a look that has read, and whose answer takes long
     held, read = Held(), reader.store.read
 

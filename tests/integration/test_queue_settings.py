@@ -147,9 +147,7 @@ def test_a_limit_that_is_set_holds_for_jobs_that_wait(pair: Pair) -> None:
         ({"tenant_rate": 1}, "limits its tenants: that takes fair = true"),
     ],
 )
-def test_a_wrong_setting_is_refused_and_none_of_the_order_is_set(
-    pair: Pair, settings: dict[str, Any], why: str
-) -> None:
+def test_a_wrong_setting_fails_the_whole_order(pair: Pair, settings: dict[str, Any], why: str) -> None:
     before = pair.here.settings(pair.name)
     with pytest.raises(BadFramesError, match=why):
         pair.here.queues.set_settings(pair.name, settings)
@@ -339,9 +337,7 @@ def incidents(broker: BrokerProcess) -> list[dict[str, Any]]:
 
 
 @pytest.mark.full
-def test_both_brokers_say_how_their_files_differ_until_they_agree(
-    differing_brokers: list[BrokerProcess],
-) -> None:
+def test_both_say_how_their_files_differ_until_they_agree(differing_brokers: list[BrokerProcess]) -> None:
     # Then both find it, and an incident names queue, key, values and brokers
     for broker in differing_brokers:
         wait_until(partial(differs, broker), what="the difference")

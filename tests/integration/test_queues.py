@@ -139,9 +139,7 @@ def test_a_queue_that_is_used_is_there_anew_when_it_was_removed(queues: Queues, 
     assert {READY_INDEX, DEDUPE_INDEX} <= queue.store.jobs.index_information().keys()
 
 
-def test_a_deletion_whose_end_has_failed_spares_what_was_pushed_since(
-    queues: Queues, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_deletion_spares_later_jobs(queues: Queues, monkeypatch: pytest.MonkeyPatch) -> None:
     # Given: the queue is dropped, then MongoDB is away for a moment, and it is pushed to
     queue, stored, deadline = queues.open("mail"), list[Any](), Deadline()
     deletion = Delete(queues, queues.context, queue, NOW)
@@ -441,9 +439,7 @@ def test_a_device_says_for_itself_whether_its_messages_make_queues(
     assert [queue.name for queue in queues] == (["new"] if made else [])
 
 
-def test_a_queue_that_nobody_uses_has_nothing_to_do_each_second(
-    queues: Queues, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unused_queue_has_nothing_to_do(queues: Queues, monkeypatch: pytest.MonkeyPatch) -> None:
     queue, ticks = queues.open("mail"), list[str]()
     monkeypatch.setattr(queue.scheduler, "tick", lambda _conditions: ticks.append("tick"))
     for _ in range(100):

@@ -237,9 +237,7 @@ LARGE: dict[str, tuple[Callable[[Limited, str], Send], str]] = {
 @pytest.mark.full
 @pytest.mark.parametrize("crowd", [6, long(40)])
 @pytest.mark.parametrize("way", LARGE)
-def test_large_messages_of_a_principal_in_debt_take_no_memory_and_come_later(
-    limited: Limited, way: str, crowd: int
-) -> None:
+def test_large_messages_of_one_in_debt_wait_outside(limited: Limited, way: str, crowd: int) -> None:
     # Given a principal that has sent more than it may
     name = f"slow-{token_hex(4)}"
     limited.user("add", name=name, password=OTHERS, permissions="all", limits={"max_rate": 0.001})

@@ -124,9 +124,7 @@ def test_the_example_of_a_search_prints_what_it_finds(broker: BrokerProcess, cli
     assert output.splitlines() == ["found f1 b'x'"]
 
 
-def test_the_example_of_an_outbox_pushes_with_its_transaction(
-    broker: BrokerProcess, mongo_uri: str, database: str
-) -> None:
+def test_the_outbox_example_pushes(broker: BrokerProcess, mongo_uri: str, database: str) -> None:
     _, _ = program(broker, "outbox", {"MONGODB_URI": mongo_uri}).communicate(timeout=60)
     with MongoClient[dict[str, Any]](mongo_uri) as mongo:
         (post,) = mongo.shop.sluicemq_outbox.find()
@@ -134,9 +132,7 @@ def test_the_example_of_an_outbox_pushes_with_its_transaction(
         mongo.drop_database("shop")
 
 
-def test_the_example_of_a_transaction_pays_each_transfer_once(
-    broker: BrokerProcess, client: Client, mongo_uri: str
-) -> None:
+def test_the_transaction_example_pays_once(broker: BrokerProcess, client: Client, mongo_uri: str) -> None:
     with MongoClient[dict[str, Any]](mongo_uri) as mongo:
         mongo.bank.accounts.insert_one({"_id": "ann", "balance": 0})
         where = {"SLUICEMQ_ENDPOINT": broker.doors["smq"], "MONGODB_URI": mongo_uri}
@@ -297,9 +293,7 @@ def test_the_quick_start_copies_and_runs(broker: BrokerProcess, client: Client) 
     assert answer == "[b'done']\n"
 
 
-def test_the_example_of_push_fills_two_queues_and_that_of_pull_empties_one(
-    broker: BrokerProcess, client: Client
-) -> None:
+def test_the_examples_of_push_and_pull_fit_together(broker: BrokerProcess, client: Client) -> None:
     # When the producer of the docs has sent and gone
     assert program(broker, "quick start: push with headers").wait(20) == 0
 
@@ -400,9 +394,7 @@ def test_the_example_of_a_device_is_accepted(tmp_path: Path) -> None:
     ]
 
 
-def test_the_example_of_a_pull_worker_works_on_the_example_of_a_device(
-    mongo_uri: str, database: str, tmp_path: Path
-) -> None:
+def test_the_examples_of_worker_and_device_work(mongo_uri: str, database: str, tmp_path: Path) -> None:
     # Given the device of the docs, on free ports
     ports = {port: free_port() for port in ("5561", "5562", "5567")}
 

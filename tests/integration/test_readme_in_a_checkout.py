@@ -94,9 +94,7 @@ def install_from_here(checkout: Path) -> None:
         pytest.param(True, id="whole", marks=[pytest.mark.full, pytest.mark.timeout(900)]),
     ],
 )
-def test_the_first_commands_of_the_readme_work_as_they_are_typed(
-    checkout: Path, environ: dict[str, str], *, downloads: bool
-) -> None:
+def test_the_first_commands_work(checkout: Path, environ: dict[str, str], *, downloads: bool) -> None:
     if not downloads:
         install_from_here(checkout)
     _, run = (line.partition("#")[0].strip() for line in BEGINNING.splitlines())

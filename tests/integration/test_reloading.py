@@ -103,9 +103,7 @@ def test_the_level_and_the_form_of_the_log_change(broker: Reloaded) -> None:
     assert len(broker.reload({})) == 3  # told although the level was error until then
 
 
-def test_no_number_of_signals_ends_it_and_its_ready_file_stays_until_it_stops(
-    mongo_uri: str, database: str, tmp_path: Path
-) -> None:
+def test_no_number_of_signals_ends_it(mongo_uri: str, database: str, tmp_path: Path) -> None:
     broker = BrokerProcess(mongo_uri, database, folder=tmp_path)
     broker.launch()
     try:

@@ -67,9 +67,7 @@ def in_line(job_id: str, place: int) -> Job:
 # --------------------------------------------------------------------------- parents are seen
 
 
-def test_parents_are_counted_and_shown_among_those_that_wait(
-    store: QueueStore, pages: QueueStore, inspector: Inspector
-) -> None:
+def test_parents_are_counted_among_them(store: QueueStore, pages: QueueStore, inspector: Inspector) -> None:
     for name in ("a", "b", "c"):
         waiting(store, pages, name)
     store.push([in_line("d", 1), in_line("e", 2)], NOW)
@@ -93,9 +91,7 @@ def test_pages_of_those_that_wait_have_each_parent_once(
     assert (found, place) == (["a", "b", "c", "d", "e"], None)
 
 
-def test_a_parent_that_has_ended_is_not_among_those_that_wait(
-    store: QueueStore, pages: QueueStore, inspector: Inspector
-) -> None:
+def test_an_ended_parent_does_not_wait(store: QueueStore, pages: QueueStore, inspector: Inspector) -> None:
     waiting(store, pages, "a", keep_done=60.0)
     jobs = pages.reserve(3, LATER, "worker", 2).jobs
     end_children(pages, [Completed(job, b"", "worker", LATER) for job in jobs], LATER, lambda _name: store)

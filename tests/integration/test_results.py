@@ -73,9 +73,7 @@ def test_a_known_id_has_the_stored_result_and_is_not_worked_on_again(endpoint: s
 
 
 @pytest.mark.parametrize("size", [16_000, 17_000, 11 << 20])
-def test_a_stored_result_is_told_whole_however_large_it_is(
-    broker: BrokerUnderTest, endpoint: str, queue: str, size: int
-) -> None:
+def test_a_stored_result_is_whole(broker: BrokerUnderTest, endpoint: str, queue: str, size: int) -> None:
     with working(endpoint, {queue: lambda job: bytes(size)}), Producer(endpoint=endpoint) as producer:
         assert len(producer.call(queue, b"work", SECONDS, id="one")) == size
         assert len(producer.call(queue, b"work", SECONDS, id="one")) == size
@@ -120,9 +118,7 @@ def test_the_result_of_a_job_pushed_without_wanting_it_is_not_remembered(endpoin
             client.jobs.result(queue, "mine")
 
 
-def test_who_waits_for_a_job_pushed_without_wanting_it_hears_its_result(
-    broker: BrokerUnderTest, endpoint: str, queue: str
-) -> None:
+def test_a_result_not_wanted_before_is_heard(broker: BrokerUnderTest, endpoint: str, queue: str) -> None:
     library = broker.smq()
     with Producer(endpoint=endpoint) as producer:
         producer.push(queue, b"x", id="mine").wait(SECONDS)

@@ -291,9 +291,7 @@ def test_a_declaration_beside_another_is_held_to_that(node: Node, monkeypatch: p
 
 
 @pytest.mark.parametrize("kind", ["cron", "every"])
-def test_one_that_was_planned_by_a_wrong_clock_is_planned_anew_when_it_is_resumed(
-    node: Node, mail: QueueStore, kind: str
-) -> None:
+def test_a_plan_by_a_wrong_clock_is_made_anew(node: Node, mail: QueueStore, kind: str) -> None:
     # Given one that was made, or has run, while MongoDB's clock was a month ahead
     month = 30 * 86400.0
     timetable = Timetable("0 * * * *") if kind == "cron" else Timetable(every=HOUR)
@@ -403,18 +401,14 @@ def test_one_is_run_by_hand_listed_paused_and_removed(jobs: OwnQueue, admin: Cli
         ({"every": 60.0, "priority": 300}, "priority"),
     ],
 )
-def test_what_can_not_be_is_refused_when_it_is_added(
-    admin: Client, jobs: OwnQueue, fields: dict[str, Any], message: str
-) -> None:
+def test_impossible_ones_fail(admin: Client, jobs: OwnQueue, fields: dict[str, Any], message: str) -> None:
     with pytest.raises(BadHeadersError, match=message):
         admin.add_schedule("bad", jobs.queue, b"x", **fields)
     assert admin.schedules() == []
 
 
 @pytest.mark.full
-def test_of_two_brokers_one_is_killed_again_and_again_and_no_run_is_missing_or_doubled(
-    mongo_uri: str, database: str
-) -> None:
+def test_of_two_brokers_one_is_killed_and_no_run_is_missing(mongo_uri: str, database: str) -> None:
     config = {"broker": {"poll": 0.05, "lease": 2.0}}
     with (
         BrokerProcess(mongo_uri, database, config=config) as stays,

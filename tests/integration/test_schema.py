@@ -63,9 +63,7 @@ def test_a_database_older_than_all_that_is_read_is_raised_to_the_oldest(
     assert kept(documents) == {"number": OLDEST}
 
 
-def test_a_database_of_a_newer_version_is_refused_and_left_as_it_is(
-    documents: Database[dict[str, Any]], store: SchemaStore
-) -> None:
+def test_a_newer_database_is_left_as_it_is(documents: Database[dict[str, Any]], store: SchemaStore) -> None:
     keep(documents, NEWER)
     for look in (store.open, store.read):
         with pytest.raises(NewerSchema, match=f"schema {NEWER}, this one reads {OLDEST} to {SCHEMA}"):
@@ -152,9 +150,7 @@ def test_the_lowest_schema_of_all_databases_says_what_may_be_written(
     assert schema.number == SCHEMA
 
 
-def test_a_broker_hears_that_the_number_has_risen_above_what_it_reads(
-    documents: Database[dict[str, Any]], store: SchemaStore
-) -> None:
+def test_a_broker_hears_of_a_higher_number(documents: Database[dict[str, Any]], store: SchemaStore) -> None:
     schema, refused = Schema([store]), list[NewerSchema]()
     schema.open()
     schema.on_newer = refused.append
@@ -164,9 +160,7 @@ def test_a_broker_hears_that_the_number_has_risen_above_what_it_reads(
     assert len(refused) == 1
 
 
-def test_a_broker_takes_no_new_id_once_it_can_not_read_the_store(
-    documents: Database[dict[str, Any]], store: SchemaStore
-) -> None:
+def test_a_broker_then_takes_no_new_id(documents: Database[dict[str, Any]], store: SchemaStore) -> None:
     # Given: a broker that was silent while another ended its lease and raised the number
     leases, schema = LeaseStore(documents), Schema([store])
     schema.open()

@@ -101,9 +101,7 @@ def test_a_stdout_that_takes_nothing_is_named(broker: BrokerProcess, stdout: str
 @pytest.mark.parametrize(
     ("arguments", "code"), [("queues", 0), ("nosuch", 2), ("show q nosuch", 1), ("push q x", 0)]
 )
-def test_a_stderr_that_takes_nothing_is_done_without(
-    broker: BrokerProcess, stderr: str, arguments: str, code: int
-) -> None:
+def test_a_full_stderr_is_done_without(broker: BrokerProcess, stderr: str, arguments: str, code: int) -> None:
     done = shell(broker, arguments, stderr)
     assert done.returncode == code
     assert bool(done.stdout) == (not code)
@@ -123,9 +121,7 @@ def test_a_closed_stdin_is_named_by_its_reader(broker: BrokerProcess, client: Cl
 @pytest.mark.one_in(4)
 @pytest.mark.parametrize("streams", [">&-", ">/dev/full", "<&- >&- 2>&-"])
 @pytest.mark.parametrize("verb", ["work {} --print --drain", "pop {}"])
-def test_a_worker_that_can_not_print_harms_no_job(
-    broker: BrokerProcess, client: Client, streams: str, verb: str
-) -> None:
+def test_one_that_can_not_print_lives(broker: BrokerProcess, client: Client, streams: str, verb: str) -> None:
     queue = re.sub(r"\W+", "", f"{verb}{streams.encode().hex()}")
     with Producer(endpoint=broker.doors["smq"]) as producer:
         producer.push(queue, b"hello", id="one").wait(TIMEOUT)
@@ -181,9 +177,7 @@ def test_a_broker_that_can_not_say_that_it_is_ready_ends(mongo_uri: str, databas
     ("encoding", "shown"),
     [("ascii", "h\\xe9llo -> ..."), ("latin-1", "héllo -> ..."), ("utf-8", "héllo → …")],
 )
-def test_a_table_on_a_stdout_of_any_encoding_shows_what_it_has_not_escaped(
-    broker: BrokerProcess, encoding: str, shown: str
-) -> None:
+def test_a_table_in_any_encoding_shows_all(broker: BrokerProcess, encoding: str, shown: str) -> None:
     done = shell(broker, "jobs list q --limit 1", "", PYTHONIOENCODING=encoding)
     assert done.returncode == 0
     assert b"Traceback" not in done.stderr
@@ -245,9 +239,7 @@ def test_a_folder_full_of_decoys_changes_nothing(decoys: Path, command: list[str
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("program", [["-m", "sluicemq_broker"], [SCRIPT[1], "serve"]], ids=["-m", "serve"])
-def test_a_broker_at_work_imports_no_decoy_however_late(
-    decoys: Path, mongo_uri: str, database: str, program: Sequence[str]
-) -> None:
+def test_no_late_decoy_comes_in(decoys: Path, mongo_uri: str, database: str, program: Sequence[str]) -> None:
     # Given a broker that was started there, with its HTTP door
     broker = BrokerProcess(mongo_uri, database, config={"broker": {"http": "127.0.0.1:0"}}, folder=decoys)
     broker.program = program

@@ -284,9 +284,7 @@ EDGES: dict[tuple[str, str], str] = {
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("state", STATES)
-def test_a_verb_moves_a_job_along_its_edge_and_from_elsewhere_changes_nothing(
-    life: Life, state: str, verb: str
-) -> None:
+def test_a_verb_moves_a_job_along_its_edge_alone(life: Life, state: str, verb: str) -> None:
     STATES[state](life)
     before = life.document()
     VERBS[verb](life)

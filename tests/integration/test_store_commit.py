@@ -267,9 +267,7 @@ def test_the_outcome_of_the_verb_is_unclear(
         act()
 
 
-def test_a_push_whose_dedupe_id_can_not_be_judged_any_more_is_unclear(
-    store: QueueStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_push_without_a_verdict_is_unclear(store: QueueStore, monkeypatch: pytest.MonkeyPatch) -> None:
     # Given a job that is stored, inserted reserved, beside one whose dedupe_id is taken
     store.push([a_job(dedupe=Dedupe("x", 60.0))], NOW)
     born, other = a_job("born", owner=WRITER), a_job(dedupe=Dedupe("x", 60.0))

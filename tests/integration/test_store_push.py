@@ -149,9 +149,7 @@ def test_a_claim_leaves_a_job_that_was_pushed_anew_under_an_id_since_it_was_read
     assert [job.payload for job in claim(store).jobs] == [b"new"]
 
 
-def test_a_new_job_does_not_die_of_what_a_former_one_of_its_id_has_used_up(
-    store: QueueStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_job_has_its_attempts_anew(store: QueueStore, monkeypatch: pytest.MonkeyPatch) -> None:
     # Given a job without attempts left, which is cancelled and pushed anew while it is claimed
     spent = a_job("a", max_attempts=2)
     spent.attempts = 2
@@ -242,9 +240,7 @@ def test_a_server_in_trouble_is_not_taken_for_a_fault_of_the_job(store: QueueSto
         refusals(BulkWriteError(no_shard))
 
 
-def test_a_duplicate_of_another_unique_index_is_refused_and_not_taken_for_a_stored_job(
-    documents: Database[dict[str, Any]],
-) -> None:
+def test_a_duplicate_of_another_unique_index_is_refused(documents: Database[dict[str, Any]]) -> None:
     store = QueueStore(documents, "queue.unique")
     store.jobs.create_index("priority", unique=True)
     pushed(store, a_job(priority=1))

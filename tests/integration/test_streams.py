@@ -311,9 +311,7 @@ class TestIds:
         assert rig.read() == numbered("a", "b", "c", "d")
         assert rig.publish("d", ids={"=y": 0}) == StoredNumbers(0, {0: 4})
 
-    def test_an_id_is_free_again_after_its_window(
-        self, brokers: Callable[..., StreamsRig], time: StreamsTime
-    ) -> None:
+    def test_an_id_is_free_after_a_while(self, brokers: Callable[..., StreamsRig], time: StreamsTime) -> None:
         broker = brokers(dedupe_window=60.0)
         broker.publish("a", ids={"=x": 0})
         time.value += 61
@@ -331,9 +329,7 @@ class TestLateCopies:
         assert rig.read() == numbered("a", "b", "c")
 
     @pytest.mark.parametrize("wrote_before", [False, True])
-    def test_nor_is_it_at_a_broker_that_stood_still_meanwhile(
-        self, two: tuple[StreamsRig, StreamsRig], *, wrote_before: bool
-    ) -> None:
+    def test_nor_at_one_that_slept(self, two: tuple[StreamsRig, StreamsRig], *, wrote_before: bool) -> None:
         one, other = two
         if wrote_before:
             one.publish("0", **batch(0))
@@ -369,9 +365,7 @@ class TestLateCopies:
             one.publish("x", **batch(1, of=f"other{at}"))
         assert one.publish("b", **batch(2)) == StoredNumbers(0, {0: 2})
 
-    def test_nor_if_the_writer_has_missed_what_retention_removed(
-        self, two: tuple[StreamsRig, StreamsRig], time: StreamsTime
-    ) -> None:
+    def test_nor_behind_retention(self, two: tuple[StreamsRig, StreamsRig], time: StreamsTime) -> None:
         one, other = two
         one.publish("a", **batch(1))
         for at in range(2, 6):
@@ -477,9 +471,7 @@ class TestReading:
     def test_reading_can_begin_and_end_inside_a_segment(self, filled: StreamsRig) -> None:
         assert filled.read(2, most=3) == [(2, "b"), (3, "a.y"), (4, "a")]
 
-    def test_it_is_the_same_from_memory_and_from_mongodb(
-        self, filled: StreamsRig, brokers: Callable[..., StreamsRig]
-    ) -> None:
+    def test_memory_is_as_mongodb(self, filled: StreamsRig, brokers: Callable[..., StreamsRig]) -> None:
         other = brokers()
         assert [other.read(first) for first in range(1, 8)] == [filled.read(first) for first in range(1, 8)]
         assert filled.stream.read_recent(Wanted(1, Topics(), 10, 1000)) is not None
@@ -507,9 +499,7 @@ class TestReading:
         eventually(lambda: bool(woken))
         assert two[0].read() == numbered("a")
 
-    def test_a_segment_that_is_told_whole_is_given_to_who_waits_without_a_look(
-        self, two: tuple[StreamsRig, StreamsRig]
-    ) -> None:
+    def test_a_segment_told_whole_needs_no_look(self, two: tuple[StreamsRig, StreamsRig]) -> None:
         woken: list[int] = []
         two[1].publish("a")
         two[0].stream.wait("me", 2, lambda: woken.append(1))
@@ -664,9 +654,7 @@ class TestClocks:
         assert times == sorted(times)
         assert two[1].read() == numbered("t0", "t1", "t2", "t3")
 
-    def test_a_clock_that_was_set_back_lets_no_id_be_stored_twice(
-        self, two: tuple[StreamsRig, StreamsRig], time: StreamsTime
-    ) -> None:
+    def test_no_id_is_stored_twice_ever(self, two: tuple[StreamsRig, StreamsRig], time: StreamsTime) -> None:
         two[0].publish("a", ids={"x": 0})
         time.value -= 86_400
         two[1].publish("a", ids={"x": 0})

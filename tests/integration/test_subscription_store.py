@@ -99,9 +99,7 @@ class TestHold:
         store.release(STREAM, NAME, fence)
         assert hold(store, "b", "rebuild", after=0).watermark == 0
 
-    def test_of_two_that_have_seen_the_same_one_holds_it(
-        self, store: SubscriptionStore, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_one_of_two_holds_it(self, store: SubscriptionStore, monkeypatch: pytest.MonkeyPatch) -> None:
         # Given one that reads how it stands, and another that holds it before the first can
         read = SubscriptionStore.get
         meanwhile = [lambda: hold(store, "b")]
@@ -137,9 +135,7 @@ class TestMark:
         store.release(STREAM, NAME)
         assert not store.mark(STREAM, NAME, fence, 100, NOW)
 
-    def test_a_late_one_of_a_subscription_that_was_forgotten_is_refused_by_the_next_of_its_name(
-        self, store: SubscriptionStore
-    ) -> None:
+    def test_a_forgotten_one_is_refused_by_the_next_of_its_name(self, store: SubscriptionStore) -> None:
         early = hold(store, "a").fence
         store.release(STREAM, NAME)
         assert store.delete(STREAM, NAME)
@@ -275,18 +271,14 @@ def test_when_its_holder_has_vanished_another_of_its_kind_goes_on_and_no_other(
     assert other.hold().watermark == 4
 
 
-def test_at_the_same_broker_the_next_need_not_wait_for_the_statement(
-    brokers: tuple[SubscriptionsRig, SubscriptionsRig],
-) -> None:
+def test_the_next_does_not_wait_here(brokers: tuple[SubscriptionsRig, SubscriptionsRig]) -> None:
     one, _other = brokers
     held = one.hold()
     one.subscriptions.vanish(held)
     assert one.hold().fence > held.fence
 
 
-def test_when_the_lease_of_its_holders_broker_has_ended_its_kind_goes_on(
-    brokers: tuple[SubscriptionsRig, SubscriptionsRig],
-) -> None:
+def test_a_dead_brokers_hold_goes_on(brokers: tuple[SubscriptionsRig, SubscriptionsRig]) -> None:
     one, other = brokers
     held = one.hold()
     one.leases.end("b1", NOW)

@@ -51,9 +51,7 @@ def test_a_broker_says_that_it_starts_is_ready_reads_its_file_again_and_stops(
         assert broker.process.wait(TIMEOUT) == 0
 
 
-def test_no_sign_of_life_comes_from_a_broker_that_stands_still(
-    manager: ServiceManager, mongo_uri: str, database: str
-) -> None:
+def test_no_sign_of_life_at_a_standstill(manager: ServiceManager, mongo_uri: str, database: str) -> None:
     with BrokerProcess(mongo_uri, database, env=manager.environment) as broker:
         manager.wait_for("READY")
         manager.wait_for("WATCHDOG", "1")
@@ -69,9 +67,7 @@ def test_no_sign_of_life_comes_from_a_broker_that_stands_still(
         manager.wait_for("WATCHDOG", "1")
 
 
-def test_a_broker_that_a_watchdog_aborts_logs_where_it_was(
-    manager: ServiceManager, mongo_uri: str, database: str
-) -> None:
+def test_a_watchdogs_abort_is_logged(manager: ServiceManager, mongo_uri: str, database: str) -> None:
     with BrokerProcess(mongo_uri, database, env=manager.environment) as broker:
         broker.send_signal(signal.SIGABRT)
         assert broker.process.wait(TIMEOUT) == -signal.SIGABRT

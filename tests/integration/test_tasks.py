@@ -277,9 +277,7 @@ def test_a_redrive_goes_on_though_its_target_is_paused_or_full_by_then(rig: Task
         rig.second.tasks.begin("redrive", "mail", to="other")
 
 
-def test_a_task_that_can_not_be_taken_up_keeps_no_other_from_it(
-    rig: TasksRig, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_task_that_can_not_go_holds_up_none(rig: TasksRig, caplog: pytest.LogCaptureFixture) -> None:
     # Given two tasks without a broker, of which the first is nothing that this version knows
     task = rig.purge()
     rig.first.tasks.stop()

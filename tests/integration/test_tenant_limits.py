@@ -314,9 +314,7 @@ def test_a_tenants_rate_is_that_of_all_brokers_together(rig: TenantRig) -> None:
 @pytest.mark.usefixtures("slowly")
 @pytest.mark.parametrize("kind", [Kind.KILLED_BEFORE, Kind.KILLED_AFTER])
 @pytest.mark.parametrize("method", ["bulk_write", "update_many"])
-def test_a_killed_broker_takes_no_more_of_the_rate_with_it_than_it_has_taken(
-    rig: TenantRig, kind: Kind, method: str
-) -> None:
+def test_a_killed_broker_takes_no_more_of_the_rate(rig: TenantRig, kind: Kind, method: str) -> None:
     one, other = rig.broker(), rig.broker()
     rig.tenant(other, "flood", 100)
     one.line.fault = Fault(kind, method)

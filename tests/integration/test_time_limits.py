@@ -72,9 +72,7 @@ def failed(client: Client, queue: str, job_id: str) -> AttemptRow:
         ({"kind": "quick", "soft_time_limit": "100ms", "hard_time_limit": "1m"}, SHORT),
     ],
 )
-def test_the_smallest_limit_of_job_kind_and_queue_is_in_force(
-    endpoint: str, given: dict[str, object], holds: float
-) -> None:
+def test_the_smallest_of_the_limits_holds(endpoint: str, given: dict[str, object], holds: float) -> None:
     seen: list[object] = []
     with (
         Producer(endpoint=endpoint) as producer,
@@ -260,9 +258,7 @@ def test_a_quiet_worker_ends_its_job_and_gets_no_other(watched_broker: BrokerPro
         assert client.workers.quiet("nobody") == 0
 
 
-def test_a_worker_is_stopped_with_all_its_queues_after_what_it_has_begun(
-    watched_broker: BrokerProcess,
-) -> None:
+def test_a_worker_is_stopped_with_all_its_queues(watched_broker: BrokerProcess) -> None:
     endpoint = watched_broker.doors["smq"]
     with Producer(endpoint=endpoint) as producer, Client(endpoint=endpoint) as client:
         worker = Worker(["one", "two"], lambda job: job.payload, endpoint=endpoint, name="stopped")

@@ -143,9 +143,7 @@ def test_children_of_many_parents_end_with_as_many_statements_as_one(
     assert (everything(mail), everything(pages)) == ({}, {})
 
 
-def test_many_fan_outs_are_as_many_statements_as_one(
-    mail: QueueStore, pages: QueueStore, statements: Statements
-) -> None:
+def test_many_fan_outs_cost_as_one(mail: QueueStore, pages: QueueStore, statements: Statements) -> None:
     first, *others = families(reserved(mail, MANY), pages)
     fan_out(mail, [first], LATER)  # the indexes are there then
     one = statements.of(lambda: fan_out(mail, others[:1], LATER))
@@ -153,9 +151,7 @@ def test_many_fan_outs_are_as_many_statements_as_one(
     assert one == many == ["update", "insert", "commitTransaction"]
 
 
-def test_many_forwards_are_as_many_statements_as_one(
-    mail: QueueStore, pages: QueueStore, statements: Statements
-) -> None:
+def test_many_forwards_cost_as_one(mail: QueueStore, pages: QueueStore, statements: Statements) -> None:
     jobs = reserved(mail, MANY)
 
     def go(these: list[Job]) -> None:

@@ -382,7 +382,5 @@ def test_a_user_that_is_dropped_and_made_again_is_logged_in_again_and_a_new_pass
         ("mongodb://a:b@h/?tls=true", "mongodb://a:b@h/", False),
     ],
 )
-def test_a_running_broker_takes_another_login_and_nothing_else_of_a_uri(
-    before: str, after: str, *, is_only_login: bool
-) -> None:
+def test_a_running_broker_takes_another_login(before: str, after: str, *, is_only_login: bool) -> None:
     assert MongoUri.read(before).differs_in_login_only(MongoUri.read(after)) is is_only_login

@@ -189,9 +189,7 @@ def test_a_process_ends_after_so_many_jobs(tmp_path: Path, endpoint: str, progra
 
 @pytest.mark.full  # a handler has five seconds to end
 @pytest.mark.parametrize("program", [PROGRAM, WITH_COROUTINES], ids=["threads", "loop"])
-def test_a_process_is_replaced_whose_task_does_not_end_at_its_hard_limit(
-    tmp_path: Path, endpoint: str, program: str
-) -> None:
+def test_a_process_past_its_hard_limit_is_replaced(tmp_path: Path, endpoint: str, program: str) -> None:
     with Work(tmp_path, endpoint, program=program) as work:
         first = work.call("pid")
         with pytest.raises(DeadError, match=r"hard_time_limit of 0\.1 s passed"):

@@ -97,9 +97,7 @@ def line(process: Any) -> str:
 @pytest.mark.parametrize(
     ("asker", "worker"), [("C", "Node"), ("Node", "Python"), ("Python", "C"), ("C", "C"), ("Node", "Node")]
 )
-def test_a_req_program_is_answered_by_a_rep_program(
-    broker: BrokerProcess, start: Start, asker: str, worker: str
-) -> None:
+def test_a_req_program_is_answered(broker: BrokerProcess, start: Start, asker: str, worker: str) -> None:
     # Given a textbook REP server that connects instead of binding
     start(worker, "answer", broker.doors["rep"])
     # When a textbook REQ client asks three times

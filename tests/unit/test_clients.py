@@ -99,9 +99,7 @@ class TestNotices:
         assert told == []
         assert clients.has_newer_connection(ClientConnection("c", 2))
 
-    def test_few_are_told_in_a_second_and_all_are_noted(
-        self, clients: Clients, told: list[BusEvent], time: VirtualTime
-    ) -> None:
+    def test_few_a_second_are_told(self, clients: Clients, told: list[BusEvent], time: VirtualTime) -> None:
         many = numbered()
         for _ in range(6_000):
             clients.arrived(next(many))

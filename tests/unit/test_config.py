@@ -100,9 +100,7 @@ def test_host_moves_the_default_doors_and_no_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environ", "flags"), [({}, {"ports": "6550"}), ({"SLUICEMQ_PORTS": "6550"}, {}), (None, {})]
 )
-def test_ports_move_every_default_door_and_http(
-    tmp_path: Path, environ: dict[str, str] | None, flags: dict[str, str]
-) -> None:
+def test_ports_move_all_doors(tmp_path: Path, environ: dict[str, str] | None, flags: dict[str, str]) -> None:
     file = written(tmp_path, "[broker]\nports = 6550\n") if environ is None else None
     config = load(file, environ or {}, flags)
     assert config.broker.endpoint.address == "tcp://127.0.0.1:6550"
@@ -348,9 +346,7 @@ def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, toml: str, compla
         ({}, {"nonsense": 1}, "^flags: nonsense: unknown key"),
     ],
 )
-def test_variables_and_flags_are_named_as_they_were_written(
-    environ: dict[str, str], flags: dict[str, object], complaint: str
-) -> None:
+def test_words_are_as_written(environ: dict[str, str], flags: dict[str, object], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         load(None, environ, flags)
 

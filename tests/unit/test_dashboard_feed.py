@@ -83,9 +83,7 @@ def test_all_who_look_get_the_same_snapshots(feed: LiveFeed, time: VirtualTime) 
     assert feed.open == 0
 
 
-def test_nothing_is_made_while_nobody_looks_and_it_goes_on_when_somebody_does(
-    feed: LiveFeed, made: Made, time: VirtualTime
-) -> None:
+def test_nothing_is_made_while_nobody_looks(feed: LiveFeed, made: Made, time: VirtualTime) -> None:
     # Given a dashboard that was told twice
     events = listening(feed)
     assert told(events, time) == 2
@@ -114,9 +112,7 @@ def test_a_stopping_broker_ends_them_all(feed: LiveFeed) -> None:
         feed.listen(LOOK, ANYBODY, lambda: True)
 
 
-def test_a_snapshot_that_fails_ends_nothing(
-    made: Made, time: VirtualTime, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failed_snapshot_is_no_end(made: Made, time: VirtualTime, caplog: pytest.LogCaptureFixture) -> None:
     fails = [False, True, False]
 
     def make() -> Snapshot:

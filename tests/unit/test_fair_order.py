@@ -125,9 +125,7 @@ def test_after_any_number_of_claims_all_have_had_as_many_rounds_but_for_one(
 
 
 @given(weights_of_turns, tenants, st.integers(1, 60))
-def test_between_two_turns_of_a_tenant_each_other_one_has_its_own(
-    weights: dict[str, int], names: list[str], places: int
-) -> None:
+def test_each_tenant_has_its_own_turn(weights: dict[str, int], names: list[str], places: int) -> None:
     # When the claims are of one job each
     turns = RoundRobin(weights)
     order = dealt(turns, names, [1] * places)
@@ -226,9 +224,7 @@ steps = st.lists(
 
 
 @given(st.sets(st.integers(0, 12), max_size=9), st.integers(1, 6), steps)
-def test_never_more_run_than_may_in_whatever_order_brokers_write(
-    former: set[int], most: int, done: list[tuple[str, int, int]]
-) -> None:
+def test_never_more_run_than_may(former: set[int], most: int, done: list[tuple[str, int, int]]) -> None:
     """Brokers read, and write one job after the other, later; ``former`` ones began under another limit."""
     tenant = Tenant(most, dict.fromkeys(former, 0))
     for what, at, count in done:

@@ -112,9 +112,7 @@ def test_headers_win_over_the_queues_settings() -> None:
         ({}, {"delay": 60.0, "ttl": 5.0}),
     ],
 )
-def test_a_job_that_would_expire_before_it_is_due_is_refused(
-    headers: dict[str, Any], settings: dict[str, Any]
-) -> None:
+def test_a_job_that_expires_too_early_is_refused(headers: dict[str, Any], settings: dict[str, Any]) -> None:
     with pytest.raises(BadHeadersError, match=r"would expire .* before it is due"):
         make(headers, **settings)
 

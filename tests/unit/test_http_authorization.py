@@ -159,9 +159,7 @@ def test_a_proxy_may_pass_on_a_password_of_its_own(callers: Callers) -> None:
         ({"Sec-Fetch-Site": "same-site"}, "Sec-Fetch-Site"),
     ],
 )
-def test_a_change_that_may_come_from_another_site_hears_by_what(
-    callers: Callers, headers: dict[str, str], named: str
-) -> None:
+def test_a_change_from_another_site_hears_so(callers: Callers, headers: dict[str, str], named: str) -> None:
     with pytest.raises(falcon.HTTPForbidden) as raised:
         check(callers, asked(RIGHT, b"", **headers))
     assert named in str(raised.value.description)

@@ -85,9 +85,7 @@ def test_an_insert_holds_so_many_jobs_and_so_many_are_under_way_at_once(rig: Int
     assert len(rig.store.ready) == 5 * (INSERT // 2)
 
 
-def test_a_refused_job_is_told_to_its_own_push_at_its_own_place(
-    rig: IntakeRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_job_is_told_to_its_own_push(rig: IntakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rig.store, "push", lambda _jobs, _now, _at: Pushed([], {2: TooLargeError("16 MiB")}))
     first, second = rig.push(a_job()), rig.push(a_job(), a_job("large"))
     rig.drain()
@@ -97,9 +95,7 @@ def test_a_refused_job_is_told_to_its_own_push_at_its_own_place(
     assert (rig.counters.values["pushed"], rig.counters.values["refused"]) == (2, 1)
 
 
-def test_a_duplicate_is_told_counted_by_its_own_name_and_handed_to_nobody(
-    rig: IntakeRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_duplicate_is_told_and_counted_by_name(rig: IntakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = rig.worker(prefetch=3)
     told = Pushed([], {1: DuplicateError("not stored", "first")})
     monkeypatch.setattr(rig.store, "push", lambda _jobs, _now, _at: told)

@@ -93,9 +93,7 @@ OTHERWISE = (
 
 
 @pytest.mark.parametrize("more", ["", "&replicaSet=rs0"])
-def test_reads_are_the_primarys_and_writes_the_majoritys_whatever_the_uri_says(
-    more: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_reads_are_the_primarys_whatever_the_uri_says(more: str, caplog: pytest.LogCaptureFixture) -> None:
     with connect(f"mongodb://a,b/?{OTHERWISE}{more}") as client:
         assert client.read_preference == ReadPreference.PRIMARY
         assert client.write_concern.document == {"w": "majority"}
@@ -228,9 +226,7 @@ def test_one_that_has_no_primary_is_not_reachable() -> None:
     assert "not primary" in server.state.problem
 
 
-def test_one_whose_every_answer_takes_long_is_said_to_be_slow_once_until_it_is_quick_again(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_one_that_is_slow_is_said_to_be_so_once(caplog: pytest.LogCaptureFixture) -> None:
     server = Server()
 
     def takes(seconds: float) -> Callable[[], None]:

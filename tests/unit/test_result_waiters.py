@@ -359,9 +359,7 @@ def results(rig: WaitersRig, lookups: Lookups, replies: list[tuple[int, Any]]) -
     results.forget()
 
 
-def test_a_session_has_so_many_questions_at_once_and_no_more(
-    rig: WaitersRig, results: Results, replies: list[tuple[int, Any]]
-) -> None:
+def test_a_session_has_few_at_once(rig: WaitersRig, results: Results, replies: list[tuple[int, Any]]) -> None:
     rig.begin("job")
     for number in range(MOST_REQUESTS):
         results.ask(number, "mail", "job", 60)
@@ -433,9 +431,7 @@ def test_nothing_is_kept_of_questions_that_were_answered(rig: WaitersRig, result
     assert not len(results)
 
 
-def test_a_session_that_goes_leaves_no_question_behind(
-    rig: WaitersRig, results: Results, replies: list[tuple[int, Any]]
-) -> None:
+def test_one_that_goes_leaves_none(rig: WaitersRig, results: Results, replies: list[tuple[int, Any]]) -> None:
     rig.begin("job")
     results.ask(1, "mail", "job", 60)
     go_on()

@@ -287,9 +287,7 @@ def machine(root: Path, groups: str, limits: dict[str, str]) -> HostMemory:
         ("4:cpu,memory:/x\n", {"memory/x/memory.limit_in_bytes": f"{3 * MIB}"}, 3),
     ],
 )
-def test_the_least_limit_around_this_process_counts(
-    tmp_path: Path, groups: str, limits: dict[str, str], total: int
-) -> None:
+def test_the_least_limit_counts(tmp_path: Path, groups: str, limits: dict[str, str], total: int) -> None:
     found = machine(tmp_path, groups, limits)
     assert found.total == total * MIB
     assert found.available == min(total, 32_000) * MIB

@@ -273,9 +273,7 @@ def test_a_key_file_that_others_can_read_is_refused_with_what_mends_it(tmp_path:
         (1000, 0, 0o640, True),
     ],
 )
-def test_a_group_may_read_a_secret_file_if_it_is_this_process_s_own(
-    owner: int, group: int, mode: int, *, others: bool
-) -> None:
+def test_a_group_may_read_this_processs_secret(owner: int, group: int, mode: int, *, others: bool) -> None:
     found = os.stat_result((mode, 0, 0, 1, owner, group, 0, 0, 0, 0))
     assert bool(others_may(found, groups=(100, 1000, 4242, 0), main=100)) is others
 

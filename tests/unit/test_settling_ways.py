@@ -28,9 +28,7 @@ def failed(rig: SettlingRig) -> list[tuple[str, float | None, bool]]:
     ("attempts", "delay", "wait"),
     [(1, None, 10), (2, None, 20), (5, None, 50), (1, 0, None), (5, 0.0, None), (1, 7.5, 7.5), (5, 7.5, 7.5)],
 )
-def test_a_rollback_waits_by_its_attempts_unless_a_delay_is_given(
-    attempts: int, delay: float | None, wait: float | None
-) -> None:
+def test_a_rollback_waits_by_its_attempts(attempts: int, delay: float | None, wait: float | None) -> None:
     rig = SettlingRig(1, max_attempts=0, attempts=attempts - 1, queue=LINEAR)
     rig.hire()
     rig.verdict(wire.ROLLBACK, delay=delay)
@@ -46,9 +44,7 @@ def test_a_jobs_own_backoff_wins_over_its_queues() -> None:
 
 
 @pytest.mark.parametrize(("attempts", "wait"), [(1, None), (2, 20), (3, 30)])
-def test_a_job_that_was_not_answered_in_time_comes_again_at_once_and_then_with_backoff(
-    attempts: int, wait: float | None
-) -> None:
+def test_a_job_not_answered_in_time_comes_at_once_then_later(attempts: int, wait: float | None) -> None:
     rig = SettlingRig(1, max_attempts=0, attempts=attempts - 1, visibility_timeout=0, queue=LINEAR)
     rig.hire()
     rig.look_twice()

@@ -203,9 +203,7 @@ class TestIds:
             ("p", False),
         ],
     )
-    def test_between_the_two_ids_behind_a_batch_are_its_publishers_later_ones(
-        self, batch_id: str, *, is_later: bool
-    ) -> None:
+    def test_between_two_ids_are_its_publishers_batches(self, batch_id: str, *, is_later: bool) -> None:
         low, high = BatchNumber("p", 42).later_ids
         assert (low < batch_id < high) == is_later
 

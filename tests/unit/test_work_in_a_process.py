@@ -261,9 +261,7 @@ def asking(part: PartOfProcess) -> None:
 
 
 @pytest.mark.parametrize("state", [hung, asking])
-def test_a_part_that_never_rests_is_not_waited_for(
-    process: Process, state: Callable[[PartOfProcess], None]
-) -> None:
+def test_a_restless_part_is_not_waited(process: Process, state: Callable[[PartOfProcess], None]) -> None:
     state(process.other)
     for _ in range(CHOICES - 1):
         process.in_vain()

@@ -77,9 +77,7 @@ def next_jobs(scheduler: Scheduler) -> list[Delivery]:
     ],
     ids=["verdict", "time-out", "worker leaves", "owner is dead", "broker stops"],
 )
-def test_however_a_delivery_ends_no_door_is_called_and_no_job_goes_out(
-    end: Callable[[Scheduler, list[Delivery]], object],
-) -> None:
+def test_however_one_ends_no_door_is_called(end: Callable[[Scheduler, list[Delivery]], object]) -> None:
     scheduler = a_scheduler(4)
     marks = Marks(2, 2**20)
     come(scheduler, 2, marks)
