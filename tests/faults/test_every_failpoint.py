@@ -48,7 +48,6 @@ WITHOUT: Final = {
     "packs.remove": "a pack without jobs stays until the audit, or a claim, finds it",
     "queues.*_beside": "a place or a limit of a removed queue stays, or the next round goes on; no job",
     "queues.*_empty": "where a broker does not hear of a removal: an empty queue, which left_over removes",
-    "queues.forget_record": "only while brokers of schema 2 may be there; without it a record says nothing",
     "restores.*": "no broker may be there: tests/faults/test_backup_killed.py kills around them",
     "schedules.pause_all": "no broker may be there, and repeating the restore does it again",
     "schema.*": "the number of the store, no job; tests of the upgrade kill around it",

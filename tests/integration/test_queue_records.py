@@ -36,11 +36,11 @@ def store(documents: Database[dict[str, Any]]) -> QueueRecordStore:
 
 
 class Reader:
-    """A broker that follows the records of one database; ``schema``: that of the store."""
+    """A broker that follows the records of one database."""
 
-    def __init__(self, documents: Database[dict[str, Any]], schema: int = 3) -> None:
-        self.schema, self.time = schema, VirtualTime()
-        self.records = QueueRecords(lambda _name: documents, ["db"], self.time, lambda: self.schema >= 3)
+    def __init__(self, documents: Database[dict[str, Any]]) -> None:
+        self.time = VirtualTime()
+        self.records = QueueRecords(lambda _name: documents, ["db"], self.time)
         self.store = self.records.store("db")
         self.records.prepare()
 
@@ -169,40 +169,6 @@ def test_a_gone_record_is_found_after_long(reader: Reader, documents: Database[d
     assert (reader.found(), reader.paused("a")) == ({}, {"intake"})
     reader.time.value += 7200.0
     assert (reader.found(), reader.paused("a")) == ({"a": False}, set())
-
-
-def test_while_older_brokers_may_be_there_all_is_read_and_nothing_is_left_that_they_misread(
-    documents: Database[dict[str, Any]],
-) -> None:
-    reader, queues = Reader(documents, schema=2), documents["queues"]
-    reader.store.change("a", pausing("intake"), NOW)
-    reader.found()
-    # When a broker of the last schema resumes one and pauses another, as it did
-    queues.update_one({"_id": "a"}, {"$pull": {"paused": "intake"}})
-    queues.update_one({"_id": "b"}, {"$addToSet": {"paused": "intake"}}, upsert=True)
-    assert reader.found() == {"a": False, "b": False}
-    assert (reader.paused("a"), reader.paused("b")) == (set(), {"intake"})
-    assert reader.found() == {}
-    # And what says nothing leaves nothing that would go, with their pauses, a day later
-    reader.store.change("b", resuming("intake"), NOW)
-    assert queues.find_one({"_id": "b"}) is None
-    assert all("paused" in queue for queue in queues.find())
-    assert (reader.found(), reader.paused("b")) == ({"b": False}, set())
-
-
-def test_after_an_upgrade_late_changes_of_old_brokers_are_found(documents: Database[dict[str, Any]]) -> None:
-    reader, queues = Reader(documents, schema=2), documents["queues"]
-    reader.store.change("a", pausing("intake"), NOW)
-    reader.found()
-    # Given changes without a revision that came just before the upgrade, or at a broker that has not seen it
-    queues.update_one({"_id": "b"}, {"$addToSet": {"paused": "intake"}}, upsert=True)
-    queues.delete_one({"_id": "a"})
-    reader.schema = 3
-    assert reader.found() == {"a": False, "b": False}
-    # And a minute later only what has changed is read
-    reader.time.value += 120.0
-    queues.delete_one({"_id": "b"})
-    assert (reader.found(), reader.paused("b")) == ({}, {"intake"})
 
 
 def test_while_mongodb_is_away_what_was_known_holds(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:

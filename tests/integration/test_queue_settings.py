@@ -187,19 +187,6 @@ def test_a_queue_that_is_not_there_has_no_settings_and_a_removed_one_none_any_mo
     assert pair.source("ttl") == (None, "default")
 
 
-@pytest.mark.one_in(4)
-def test_while_older_brokers_may_be_there_nothing_is_set(mongo_uri: str, database: str) -> None:
-    with MongoClient[dict[str, Any]](mongo_uri) as mongo:
-        mongo[database]["meta"].insert_one({"_id": "schema", "number": 2})
-    with (
-        BrokerProcess(mongo_uri, database) as broker,
-        Client(timeout=TIMEOUT, endpoint=broker.doors["smq"]) as client,
-    ):
-        with pytest.raises(BadFramesError, match="sluicemq brokers upgrade"):
-            client.queues.set_settings("*", {"ttl": 1000})
-        assert client.settings("*")["differs"] == []
-
-
 MANY = 2000
 #: Queues that may be looked at in one turn: what a few milliseconds are enough for.
 A_TURN = 250

@@ -155,19 +155,6 @@ def test_a_failed_deletion_spares_later_jobs(queues: Queues, monkeypatch: pytest
     assert queue.store.find(["a"]).keys() == {"a"}
 
 
-def test_while_older_brokers_may_be_there_a_deletion_is_none_of_their_business(
-    documents: Database[dict[str, Any]], queues: Queues
-) -> None:
-    queues.context.schema.number = 2
-    queue, told = queues.open("mail"), list[Any]()
-    queues.pause(queue, wire.INTAKE)
-    queue.results.wait("a", told.append)
-    queue.results.stored(["a"], [])
-    assert list(Delete(queues, queues.context, queue, NOW).pages()) == [0]
-    assert [document["_id"] for document in documents["queues"].find()] == [""]
-    assert ([type(event) for event in told], list(queues)) == ([NotFoundError], [])
-
-
 def test_an_order_to_delete_a_queue_that_another_one_has_deleted_meanwhile_finds_none(queues: Queues) -> None:
     # Given two orders
     queue = queues.open("mail")

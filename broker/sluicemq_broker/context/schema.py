@@ -79,7 +79,7 @@ class Schema:
         return before
 
     def _finish(self, living: Callable[[], Sequence[Seen]], sleep: Callable[[float], object]) -> None:
-        # Seconds for which a broker of schema 2, which reads the number before it has a lease, may be
+        # Seconds for which a broker of an older schema, which reads the number before it has a lease, may be
         # starting.
         sleep(2.0)
         try:

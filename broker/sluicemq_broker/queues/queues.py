@@ -10,7 +10,6 @@ from typing import Final
 from gevent.lock import BoundedSemaphore
 
 from sluicemq.protocol.errors import (
-    BadFramesError,
     BadQueueError,
     NotFoundError,
     SluiceError,
@@ -40,8 +39,6 @@ from sluicemq_devices.hub import let_others_run
 
 log = logging.getLogger("broker.queue")
 
-#: The first schema in which records of queues say more than what is paused.
-RECORDS_SHARED: Final = 3
 #: Events that cause one look together.
 _MANY: Final = 1_000_000
 
@@ -85,9 +82,7 @@ class Queues:
         self._looks_again = False  # at the next poll
         #: The names of all databases with queues or streams.
         self.databases = config.databases
-        self.records = QueueRecords(
-            database, self.databases, context.timer, lambda: context.schema.number >= RECORDS_SHARED
-        )
+        self.records = QueueRecords(database, self.databases, context.timer)
         #: The settings of queues in force.
         self.settings = SharedSettings(config, self.records)
 
@@ -315,16 +310,8 @@ class Queues:
     def set_settings(self, name: str, values: Mapping[str, str | None]) -> bool:
         """Store settings of a queue, or of all, which count before those of files; None: no longer.
 
-        False: that held already.
-
-        Raises BadFrames if they can't be together, or while brokers may be there that would ignore them.
+        False: that held already. Raises BadFrames if they can't be together.
         """
-        self.context.schema.follow()
-        if not self.records.shared:
-            raise BadFramesError(
-                f"settings lie in MongoDB only where the store has schema {RECORDS_SHARED}: when all brokers "
-                "are of this version, run sluicemq brokers upgrade"
-            )
 
         def change(record: QueueRecord) -> QueueRecord:
             merged = {**record.settings, **values}

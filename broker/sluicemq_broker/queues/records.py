@@ -16,30 +16,14 @@ class QueueRecords:
     """The records of all queues at the last read; while MongoDB is away they hold on.
 
     Each read is one statement for each database, and brings what has changed since the last one.
-    ``shared()``: False while brokers of schema 2 may share the store, whose changes have no revision: then
-    each read brings all.
     """
 
-    def __init__(
-        self,
-        database: Callable[[str], Documents],
-        names: Iterable[str],
-        timer: Timer,
-        shared: Callable[[], bool] = lambda: True,
-    ) -> None:
+    def __init__(self, database: Callable[[str], Documents], names: Iterable[str], timer: Timer) -> None:
         """``names``: all databases with queues."""
-        self._followed = {
-            name: _Followed(QueueRecordStore(database(name), shared), timer, shared) for name in names
-        }
-        self._shared = shared
+        self._followed = {name: _Followed(QueueRecordStore(database(name)), timer) for name in names}
         self._reading = (
             BoundedSemaphore()
         )  # or a read begun before a change would end after the one behind it
-
-    @property
-    def shared(self) -> bool:
-        """True if all brokers on the store understand all that a record may say."""
-        return self._shared()
 
     def prepare(self) -> None:
         """Make the indexes."""
@@ -94,28 +78,20 @@ class QueueRecords:
 class _Followed:
     """The records of one database: those that say something, and names of those that have changed."""
 
-    def __init__(self, store: QueueRecordStore, timer: Timer, shared: Callable[[], bool]) -> None:
+    def __init__(self, store: QueueRecordStore, timer: Timer) -> None:
         self.store = store
         self.records: dict[str, QueueRecord] = {}
         self.changed: dict[str, bool] = {}
-        self._timer = timer
-        self._shared = shared
         self._changes = Follower(store, timer.now)
-        self._unshared_at = float("-inf")
 
     def note(self, name: str, *, removed: bool) -> None:
         """Note that a record has changed; ``removed``: because its queue was removed."""
         self.changed[name] = self.changed.get(name, False) or removed
 
     def read(self) -> None:
-        """Read what has changed; all while brokers may write without a revision, and for a while behind."""
-        now = self._timer.now()
-        if not self._shared():
-            self._unshared_at = now
+        """Read what has changed."""
         last = self._changes.revision
-        # Seconds behind an upgrade in which all is read still: a broker that has not seen it yet removes
-        # records as it did before, and the last change of an older broker may be found only now.
-        found, complete = self._changes.read(all_of_them=now - self._unshared_at < 60.0)
+        found, complete = self._changes.read()
         for record in found:
             removed = last is not None and record.removed > last
             if (

@@ -50,10 +50,6 @@ class Removal:
             raise self._busy(queue.workers, "here")
         database = self._queues.database_name(self._name)
         live = self._owners.live(database)
-        if not self._queues.records.shared:
-            self.shared = bool(live - set(self._owners.own_ids()))
-            queue.store.dropped()  # before the statement, so that no look at the queue makes it again
-            return
         self._queues.removing.add(self.token)
         try:
             self._queues.order(self._name, self._marked)
@@ -66,8 +62,7 @@ class Removal:
         """Let the queue go on; what can't be written now is written by a later sweep of any broker."""
         self._queues.removing.discard(self.token)
         try:
-            if self._queues.records.shared:
-                self._queues.order(self._name, self._unmarked)
+            self._queues.order(self._name, self._unmarked)
         except SluiceError as error:
             text = f"queue {self._name} goes on, but its record says so only later: {error}"
             self._queues.context.counters.notice(Count.STORE_UNAVAILABLE, text)
@@ -78,9 +73,6 @@ class Removal:
         """Note that the queue is removed, for all brokers; may be repeated after an error."""
         self._queues.order(self._name, QueueRecord.without_orders)
         self._queues.removing.discard(self.token)
-        if not self._queues.records.shared and (queue := self._queues.known(self._name)):
-            self._queues.removed(queue)
-            self._queues.let_go_removed()
 
     def _marked(self, record: QueueRecord) -> QueueRecord:
         if record.removing:

@@ -11,9 +11,6 @@ One document for each queue of which anything was ordered, beside the queues in 
 owner id; ``heard``: the brokers that have read so, and how many workers each has for it. ``removed``: the
 revision by which it was removed last; -1: by the one of this record. Brokers follow the records by
 :mod:`revisions`; one that says nothing has ``removed_at``, and goes a day later.
-
-A store of schema 2 may be shared with brokers that know only ``paused``, and no revisions. So there
-all records are read each time, and one that says nothing goes at once.
 """
 
 from __future__ import annotations
@@ -86,14 +83,10 @@ class QueueRecord:
 
 
 class QueueRecordStore:
-    """The records of one database; repeating any of these after a lost reply is harmless.
+    """The records of one database; repeating any of these after a lost reply is harmless."""
 
-    ``shared()``: False while brokers of schema 2 may share the store.
-    """
-
-    def __init__(self, database: Documents, shared: Callable[[], bool] = lambda: True) -> None:
-        self._revisions = Revisions(durable(database)["queues"], {"paused": []})
-        self._shared = shared
+    def __init__(self, database: Documents) -> None:
+        self._revisions = Revisions(durable(database)["queues"])
 
     def prepare(self) -> None:
         """Make the indexes; repeating it is harmless."""
@@ -114,15 +107,11 @@ class QueueRecordStore:
         Where that changes nothing, nothing is written. See :meth:`Revisions.change` for what a crash leaves.
         """
 
-        def apply(stored: Document | None, put: Put, session: ClientSession | None) -> QueueRecord:
+        def apply(stored: Document | None, put: Put, _session: ClientSession | None) -> QueueRecord:
             before = self._read(stored or {"_id": name})
             after = change(before)
             if after == before:
                 return before
-            if after.says_nothing and not self._shared():
-                # failpoint queues.forget_record
-                self._revisions.documents.delete_one({"_id": name}, session=session)
-                return after
             revision = put(_document(after, now))
             removed = revision if after.removed == _BY_THIS_REVISION else after.removed
             return replace(after, revision=revision, removed=removed)

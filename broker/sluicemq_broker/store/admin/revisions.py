@@ -60,13 +60,12 @@ Put = Callable[[Document], int]
 
 
 class Revisions:
-    """One collection of such documents; ``expected``: fields of each that older versions rely on."""
+    """One collection of such documents."""
 
-    def __init__(self, documents: Jobs, expected: Document | None = None) -> None:
+    def __init__(self, documents: Jobs) -> None:
         self._client = documents.database.client
         self._changing = Lock()  # of greenlets, as all that starts a broker patches it
         self.documents = documents
-        self._first = {"last": 0, **(expected or {})}
 
     def prepare(self, *indexes: IndexModel) -> None:
         """Make the indexes, and the document with the last revision; repeating it is harmless."""
@@ -81,7 +80,7 @@ class Revisions:
                 **by_majority(self.documents),
             )
             # failpoint revisions.prepare
-            self.documents.update_one({"_id": LAST}, {"$setOnInsert": self._first}, upsert=True)
+            self.documents.update_one({"_id": LAST}, {"$setOnInsert": {"last": 0}}, upsert=True)
 
     def newer(self, after: int | None = None) -> Iterator[Document]:
         """Yield the documents that were changed or removed after a revision, in that order; None: all.
@@ -165,14 +164,14 @@ class Follower(Generic[Read]):
         self._now = now
         self._read_at = 0.0
 
-    def read(self, *, all_of_them: bool = False) -> tuple[list[Read], bool]:
+    def read(self) -> tuple[list[Read], bool]:
         """Return documents in the order of their changes, and if they are all that there are.
 
         They are at the first read, and where removals may have been forgotten since the last one. After an
         error the next call reads again what this one would have.
         """
         now = self._now()
-        complete = all_of_them or self.revision is None or now - self._read_at > _TOO_LONG
+        complete = self.revision is None or now - self._read_at > _TOO_LONG
         found = list(self._store.read(None if complete else self.revision))
         before = 0 if complete else self.revision or 0  # the collection may be another one since
         self.revision = max([before, *(record.revision for record in found)])

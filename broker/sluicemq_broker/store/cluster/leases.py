@@ -19,7 +19,7 @@ from pymongo.read_concern import ReadConcern
 
 from sluicemq_broker import __version__
 from sluicemq_broker.store.availability import NOT_LINEARIZABLE
-from sluicemq_broker.store.cluster.schema import READ_BEFORE, READS
+from sluicemq_broker.store.cluster.schema import READS
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.creation import by_majority
 from sluicemq_broker.store.errors import ServerCode, translated
@@ -173,7 +173,8 @@ def read_broker(stored: Document) -> Seen:
     since = field(stored, "started_at", DATE)
     seen = field(stored, "seen_at", DATE, since)  # an older version's has none
     ended = field(stored, "ended_at", DATE) if field(stored, "state", TEXT) == _Lease.DEAD else None
-    first, last = (COUNT(number) for number in field(stored, "reads", LIST, READ_BEFORE))
+    # One that does not say is of a version before 0.3: it reads nothing that this one writes.
+    first, last = (COUNT(number) for number in field(stored, "reads", LIST, (0, 0)))
     return Seen(
         field(stored, "name", TEXT), since, seen, ended, field(stored, "version", TEXT, ""), (first, last)
     )

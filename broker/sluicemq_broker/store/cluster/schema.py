@@ -9,11 +9,11 @@ this one.
 ``meta: {_id: "schema", number, written?}``. A broker refuses a database whose ``number`` it can't read.
 Brokers write what ``written`` allows, which is ``number`` where it is absent. An upgrade takes two steps::
 
-    number 2             brokers of schemas 2 and 3 work, and write as schema 2 says
-    number 3, written 2  a broker of schema 2 is refused when it starts; nothing of schema 3 is written yet
-    number 3             only brokers of schema 3 work, and write as it says
+    number 3             brokers of schemas 3 and 4 work, and write as schema 3 says
+    number 4, written 3  a broker of schema 3 is refused when it starts; nothing of schema 4 is written yet
+    number 4             only brokers of schema 4 work, and write as it says
 
-Between them leases are read once more: a broker of schema 2 that had read the number just before is seen by
+Between them leases are read once more: a broker of schema 3 that had read the number just before is seen by
 its lease, and the first step is taken back. Crash between them: brokers go on as before, and the upgrade is
 repeated.
 
@@ -34,13 +34,11 @@ from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.set_aside import COUNT, field, read_one
 from sluicemq_broker.store.values import Document, date
 
-#: 2, of version 0.2: indexes of rare fields are sparse. 3, of version 0.3: records of ``queues`` may have
-#: ``removing`` and ``settings``. 4, of version 0.4: jobs may lie in packs.
+#: 3, of version 0.3: records of ``queues`` may have ``removing`` and ``settings``. 4, of version 0.4: jobs
+#: may lie in packs.
 SCHEMA: Final = 4
 #: The oldest and the newest schema that this version reads. Leases name them.
-READS: Final = (2, SCHEMA)
-#: What a broker reads whose lease does not say: its version wrote none of these fields.
-READ_BEFORE: Final = (2, 2)
+READS: Final = (3, SCHEMA)
 
 #: The number of a database whose restore has not ended.
 HALF_RESTORED: Final = 2**31 - 1
