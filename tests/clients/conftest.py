@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from secrets import token_hex
 
 import pytest
 from click.testing import CliRunner, Result
@@ -8,6 +9,7 @@ from click.testing import CliRunner, Result
 from clients.cli_runs import Run
 from clients.scripted_broker import ScriptedBroker
 from sluicemq.cli.app import app
+from support.own_queue import quick_broker
 
 
 @pytest.fixture
@@ -25,3 +27,16 @@ def run(broker: ScriptedBroker) -> Run:
         return CliRunner().invoke(app, ["--endpoint", broker.endpoint, *arguments], input=stdin)
 
     return run
+
+
+@pytest.fixture(scope="module")
+def endpoint(mongo_uri: str) -> Iterator[str]:
+    """Where the library finds a broker of this file's own."""
+    with quick_broker(mongo_uri) as broker:
+        yield broker.doors["smq"]
+
+
+@pytest.fixture
+def stream() -> str:
+    """A name that no other test uses."""
+    return f"orders.{token_hex(4)}"

@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from secrets import token_hex
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from sluicemq.cli.app import app
-from support.own_queue import quick_broker
-
-
-@pytest.fixture(scope="module")
-def endpoint(mongo_uri: str) -> Iterator[str]:
-    with quick_broker(mongo_uri) as broker:
-        yield broker.doors["smq"]
-
-
-@pytest.fixture
-def stream() -> str:
-    return f"orders.{token_hex(4)}"
 
 
 class Command:

@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from secrets import token_hex
-
-import pytest
-
 from clients.test_forks import MODES, run
 from sluicemq import Publisher, Reader
-from support.own_queue import quick_broker
 
 IMPORTS = """
 from sluicemq import Publisher, Reader
 stream = "STREAM"
 """
-
-
-@pytest.fixture(scope="module")
-def endpoint(mongo_uri: str) -> Iterator[str]:
-    with quick_broker(mongo_uri) as broker:
-        yield broker.doors["smq"]
-
-
-@pytest.fixture
-def stream() -> str:
-    return f"orders.{token_hex(4)}"
 
 
 def forked(program: str, endpoint: str, stream: str, mode: str) -> list[str]:

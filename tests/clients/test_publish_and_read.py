@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from secrets import token_hex
 from typing import Any
 
 import pytest
@@ -42,12 +41,6 @@ def endpoint(broker: BrokerUnderTest) -> str:
 def publisher(endpoint: str) -> Iterator[Publisher]:
     with Publisher(endpoint=endpoint) as publisher:
         yield publisher
-
-
-@pytest.fixture
-def stream() -> str:
-    """A name that no other test uses."""
-    return f"orders.{token_hex(4)}"
 
 
 def numbers(found: list[Message]) -> list[int]:

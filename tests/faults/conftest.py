@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
+from faults.fleet import Fleet
 from faults.proxied import ProxiedBroker, SharedQueue, proxied_brokers
 
 
@@ -31,3 +32,9 @@ def shared(brokers: list[ProxiedBroker], mongo_uri: str) -> Iterator[SharedQueue
             yield shared
         finally:
             shared.close()
+
+
+@pytest.fixture
+def fleet() -> Iterator[Fleet]:
+    with Fleet() as fleet:
+        yield fleet

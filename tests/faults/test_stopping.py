@@ -46,12 +46,6 @@ def jobs(mongo_uri: str, database: str) -> Iterator[Jobs]:
         yield client[database]["queue.default"]
 
 
-@pytest.fixture
-def fleet() -> Iterator[Fleet]:
-    with Fleet() as fleet:
-        yield fleet
-
-
 @pytest.mark.full
 def test_under_a_flood_everything_received_is_stored_or_counted_as_refused(
     mongo_uri: str, database: str, jobs: Jobs, fleet: Fleet

@@ -72,12 +72,6 @@ def client(running_broker: BrokerProcess) -> Iterator[Client]:
 
 
 @pytest.fixture
-def fleet() -> Iterator[Fleet]:
-    with Fleet() as fleet:
-        yield fleet
-
-
-@pytest.fixture
 def stored(mongo_uri: str, running_broker: BrokerProcess) -> Iterator[Stored]:
     with MongoClient[dict[str, Any]](mongo_uri) as mongo:
         jobs = mongo[running_broker.config["broker"]["database"]]["queue.default"]

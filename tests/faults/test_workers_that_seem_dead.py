@@ -166,12 +166,6 @@ def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
         yield broker
 
 
-@pytest.fixture
-def fleet() -> Iterator[Fleet]:
-    with Fleet() as fleet:
-        yield fleet
-
-
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     ("start", "hwm", "count"),

@@ -15,6 +15,7 @@ from sluicemq import Client
 from sluicemq_broker.store import Inspector, QueueStore, collection, connect
 from support.broker_process import BrokerProcess
 from support.broker_under_test import BrokerUnderTest
+from support.http_reader import Web
 from support.jobs import ChangesAtOnce
 
 
@@ -80,3 +81,8 @@ def client(broker: BrokerProcess | BrokerUnderTest) -> Iterator[Client]:
     """The library at the broker that a file's tests have."""
     with Client(endpoint=broker.doors["smq"]) as client:
         yield client
+
+
+@pytest.fixture
+def web(shared_broker: BrokerUnderTest) -> Web:
+    return Web(shared_broker.process.http)

@@ -28,11 +28,6 @@ DOCUMENT = description()
 V1 = BASE
 
 
-@pytest.fixture
-def web(shared_broker: BrokerUnderTest) -> Web:
-    return Web(shared_broker.process.http)
-
-
 def schema_of(path: str, status: int) -> dict[str, Any]:
     answer = DOCUMENT["paths"][path]["get"]["responses"][str(status)]
     if "$ref" in answer:

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from sluicemq import Publisher, Reject, Worker
 from sluicemq_broker.http import BASE
 from sluicemq_broker.http.handler import MOST_BODY_BYTES
-from support.broker_under_test import BrokerUnderTest, serving
+from support.broker_under_test import serving
 from support.http_reader import Answer, Web
 from support.http_site import description
 from support.own_queue import TOKEN, OwnQueue
@@ -26,11 +26,6 @@ pytestmark = pytest.mark.one_in(4)
 DOCUMENT = description()
 V1 = BASE
 Order = Callable[..., Any]
-
-
-@pytest.fixture
-def web(shared_broker: BrokerUnderTest) -> Web:
-    return Web(shared_broker.process.http)
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from sluicemq_broker.http import BASE
 from sluicemq_broker.http.door import MOST_CONNECTIONS
 from sluicemq_broker.store import QueueStore, backlog
 from sluicemq_broker.store.jobs.documents import collection
-from support.broker_under_test import BrokerUnderTest
 from support.http_reader import Web, all_of
 from support.http_site import description
 from support.jobs import NOW, some_jobs
@@ -24,11 +23,6 @@ from support.waiting import wait_until
 
 DOCUMENT = description()
 V1 = BASE
-
-
-@pytest.fixture
-def web(shared_broker: BrokerUnderTest) -> Web:
-    return Web(shared_broker.process.http)
 
 
 class Told:

@@ -34,7 +34,6 @@ from sluicemq_broker.runtime import (
 from sluicemq_broker.runtime.counters import MOST_TIMED
 from sluicemq_broker.store import SHOWN_STATES
 from sluicemq_devices.hub import DeviceCount, Mishap
-from support.broker_under_test import BrokerUnderTest
 from support.http_reader import Web
 from support.own_queue import OwnQueue
 from support.waiting import wait_until
@@ -43,11 +42,6 @@ from support.waiting import wait_until
 pytestmark = pytest.mark.one_in(4)
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
-
-
-@pytest.fixture
-def web(shared_broker: BrokerUnderTest) -> Web:
-    return Web(shared_broker.process.http)
 
 
 class Scrape:

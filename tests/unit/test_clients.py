@@ -20,11 +20,6 @@ def told() -> list[BusEvent]:
 
 
 @pytest.fixture
-def time() -> VirtualTime:
-    return VirtualTime()
-
-
-@pytest.fixture
 def clients(time: VirtualTime, told: list[BusEvent]) -> Clients:
     made = Clients(time.now)
     others: Any = SimpleNamespace(shared=True, announce=told.append)

@@ -23,11 +23,6 @@ from sluicemq_devices.hub import LONGEST_TRACEBACK, DeviceCount, Metric, Mishap,
 from support.virtual_time import VirtualTime
 
 
-@pytest.fixture
-def time() -> VirtualTime:
-    return VirtualTime()
-
-
 def test_what_is_counted_adds_up() -> None:
     counters = Counters()
     counters.add("pushed", 5)

@@ -43,11 +43,6 @@ def made() -> Made:
 
 
 @pytest.fixture
-def time() -> VirtualTime:
-    return VirtualTime()
-
-
-@pytest.fixture
 def feed(made: Made, time: VirtualTime) -> LiveFeed:
     return LiveFeed(Snapshots(made), timer=time)
 

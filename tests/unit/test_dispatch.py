@@ -16,19 +16,6 @@ from support.virtual_time import VirtualTime
 from support.waiting import wait_until
 from unit.dispatch_rig import SMALLEST, DispatchRig
 
-
-@pytest.fixture
-def rig() -> DispatchRig:
-    return DispatchRig()
-
-
-@pytest.fixture
-def empty(rig: DispatchRig) -> DispatchRig:
-    """A queue with one worker, of which it is known that nothing lies ready."""
-    rig.worker()
-    return rig
-
-
 # ----------------------------------------------------------------------- claims
 
 
@@ -351,12 +338,3 @@ def test_a_worker_gets_large_jobs_few_at_a_time(rig: DispatchRig) -> None:
     worker = rig.worker(prefetch=12)
     wait_for(lambda: len(worker.jobs) == 12)
     assert {len(message) for message in worker.messages} == {2}
-
-
-# -------------------------------------------------------------- on the way back
-
-
-@pytest.fixture
-def slow() -> DispatchRig:
-    """What is released stays on its way."""
-    return DispatchRig(slow=True)

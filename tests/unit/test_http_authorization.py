@@ -32,11 +32,6 @@ def settings(token: str | None = RIGHT) -> BrokerSettings:
 
 
 @pytest.fixture
-def time() -> VirtualTime:
-    return VirtualTime()
-
-
-@pytest.fixture
 def security(time: VirtualTime) -> Security:
     return Security(Counters(), now=time.now)
 

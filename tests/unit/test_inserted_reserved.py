@@ -10,19 +10,6 @@ from support.jobs import NOW, a_job, ids, some_jobs
 from support.virtual_time import VirtualTime
 from unit.dispatch_rig import SMALLEST, DispatchRig
 
-
-@pytest.fixture
-def rig() -> DispatchRig:
-    return DispatchRig()
-
-
-@pytest.fixture
-def empty(rig: DispatchRig) -> DispatchRig:
-    """A queue with one worker, of which it is known that nothing lies ready."""
-    rig.worker()
-    return rig
-
-
 # ---------------------------------------------------------------- inserted reserved
 
 
@@ -147,12 +134,6 @@ def test_jobs_behind_an_earlier_insert_under_a_lost_owner_are_for_others(rig: Di
 
 
 # -------------------------------------------------------------- on the way back
-
-
-@pytest.fixture
-def slow() -> DispatchRig:
-    """What is released stays on its way."""
-    return DispatchRig(slow=True)
 
 
 def test_a_new_job_does_not_overtake_those_that_are_on_their_way_back(slow: DispatchRig) -> None:

@@ -7,12 +7,6 @@ import pytest
 from support.jobs import a_job, ids, some_jobs
 from unit.dispatch_rig import DispatchRig, isolated
 
-
-@pytest.fixture
-def rig() -> DispatchRig:
-    return DispatchRig()
-
-
 # --------------------------------------------------------------------- isolated jobs
 
 
@@ -112,9 +106,3 @@ def test_forgetting_a_job_leaves_the_one_that_was_claimed_anew(rig: DispatchRig)
 
 
 # -------------------------------------------------------------- on the way back
-
-
-@pytest.fixture
-def slow() -> DispatchRig:
-    """What is released stays on its way."""
-    return DispatchRig(slow=True)

@@ -15,12 +15,6 @@ from support.fakes import Held, a_context, go_on
 from support.jobs import a_job, ids, some_jobs
 from unit.dispatch_rig import DispatchRig
 
-
-@pytest.fixture
-def rig() -> DispatchRig:
-    return DispatchRig()
-
-
 # ---------------------------------------------------------------------- delivery
 
 

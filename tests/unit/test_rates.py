@@ -56,11 +56,6 @@ class Notes(Counters):
 
 
 @pytest.fixture
-def time() -> VirtualTime:
-    return VirtualTime()
-
-
-@pytest.fixture
 def rates(time: VirtualTime) -> Rates:
     return Rates(time.now, time.after)
 

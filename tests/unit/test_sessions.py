@@ -128,11 +128,6 @@ def lane() -> Lane:
 
 
 @pytest.fixture
-def time() -> VirtualTime:
-    return VirtualTime()
-
-
-@pytest.fixture
 def session(lane: Lane, time: VirtualTime) -> Session:
     nobody: Any = None
     queues: Any = Broken()

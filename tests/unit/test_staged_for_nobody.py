@@ -11,12 +11,6 @@ from support.fakes import FakeWorker, Held, go_on
 from support.jobs import a_job, some_jobs
 from unit.dispatch_rig import SMALLEST, DispatchRig, isolated
 
-
-@pytest.fixture
-def rig() -> DispatchRig:
-    return DispatchRig()
-
-
 # ------------------------------------------------------------ staged for nobody
 
 
@@ -201,9 +195,3 @@ def test_a_worker_that_reads_again_gets_more(rig: DispatchRig) -> None:
 
 
 # -------------------------------------------------------------- on the way back
-
-
-@pytest.fixture
-def slow() -> DispatchRig:
-    """What is released stays on its way."""
-    return DispatchRig(slow=True)
