@@ -144,7 +144,6 @@ def mongo_uri() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
-    """The URL of a real Redis that lasts as long as the session."""
     with RedisServer() as server:
         yield server.url
 
@@ -198,13 +197,11 @@ def jobs(shared_broker: BrokerUnderTest) -> Iterator[OwnQueue]:
 
 @pytest.fixture
 def endpoint(broker: BrokerUnderTest) -> str:
-    """Where the library finds it."""
     return broker.doors["smq"]
 
 
 @pytest.fixture
 def queue() -> str:
-    """The name of a queue that no other test uses."""
     return token_hex(6)
 
 

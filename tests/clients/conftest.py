@@ -21,8 +21,6 @@ def broker() -> Iterator[ScriptedBroker]:
 
 @pytest.fixture
 def run(broker: ScriptedBroker) -> Run:
-    """Run a command against the stub."""
-
     def run(*arguments: str, stdin: bytes | None = None) -> Result:
         return CliRunner().invoke(app, ["--endpoint", broker.endpoint, *arguments], input=stdin)
 
@@ -38,5 +36,4 @@ def endpoint(mongo_uri: str) -> Iterator[str]:
 
 @pytest.fixture
 def stream() -> str:
-    """A name that no other test uses."""
     return f"orders.{token_hex(4)}"

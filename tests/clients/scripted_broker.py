@@ -18,8 +18,6 @@ SECONDS = 60.0  # the longest that any test waits for anything
 
 
 class Received(NamedTuple):
-    """One message of a client."""
-
     peer: bytes
     verb: bytes
     number: int
@@ -121,7 +119,6 @@ class ScriptedBroker:
         self._call(lambda: self._send(peer, frames))
 
     def of(self, verb: bytes) -> list[Received]:
-        """All messages of a verb so far."""
         with self._change:
             return [message for message in self.received if message.verb == verb]
 

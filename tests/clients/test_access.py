@@ -38,7 +38,6 @@ Guarded = Callable[[str], GuardedBroker]
 
 @pytest.fixture
 def guarded() -> Iterator[Guarded]:
-    """Start brokers that let some in."""
     started: list[GuardedBroker] = []
 
     def start(mechanism: str) -> GuardedBroker:
@@ -64,7 +63,6 @@ def key_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def key(key_file: Path) -> str:
-    """The public key of that file."""
     return new_key(key_file)
 
 

@@ -215,7 +215,6 @@ Executed = Callable[..., list[str]]
 
 @pytest.fixture
 def executed(tmp_path: Path) -> Executed:
-    """What is executed by a command of these arguments."""
     package = tmp_path / "sluicemq_broker"
     package.mkdir()
     (package / "__init__.py").touch()

@@ -30,7 +30,6 @@ def page(*jobs: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def asked() -> Asked:
-    """The fields of each request."""
     return []
 
 
@@ -224,7 +223,6 @@ AWAY = {
 
 @pytest.fixture
 def incidents(broker: ScriptedBroker) -> ScriptedBroker:
-    """A broker with two incidents."""
     answer = {"since": END - 86_400, "until": END, "incidents": [DIED, AWAY]}
     broker.on[wire.INCIDENTS] = lambda _message: answer
     return broker

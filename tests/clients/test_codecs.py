@@ -18,8 +18,6 @@ PACKED = '{"to":"ann","sizes":[1,2.5,null],"text":"grün"}'.encode()
 
 
 class Pickled:
-    """A codec of a program's own."""
-
     content_type = "application/x-pickle"
 
     def encode(self, value: Any) -> bytes:

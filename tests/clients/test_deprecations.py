@@ -37,8 +37,6 @@ def table() -> Iterator[None]:
 
 
 class Kitchen:
-    """Has an oven where there was a stove."""
-
     def __init__(self) -> None:
         self.ovens = ["small"]
 

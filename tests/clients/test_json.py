@@ -173,7 +173,6 @@ def test_a_configuration_that_is_wrong_is_an_object_with_all_that_is(tmp_path: P
 
 
 def printed(command: list[str], endpoint: str) -> str:
-    """What a command prints on stdout."""
     return CliRunner().invoke(app, command, input="one\ntwo\n", env={"SLUICEMQ_ENDPOINT": endpoint}).stdout
 
 

@@ -172,7 +172,6 @@ def test_ctrl_c_in_a_block_ends_it_in_order(broker: ScriptedBroker, endpoint: st
 
 
 def program(endpoint: str, name: str, way: str) -> subprocess.Popen[str]:
-    """A program with one such object."""
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, name, way],
         stdout=subprocess.PIPE,

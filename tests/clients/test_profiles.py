@@ -44,7 +44,6 @@ def secret_file(file: Path, text: str) -> Path:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """A file of profiles, with two."""
     folder = tmp_path / "sluicemq"
     folder.mkdir()
     new_key(folder / "prod.key")

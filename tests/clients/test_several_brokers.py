@@ -55,7 +55,6 @@ def two() -> Iterator[Brokers]:
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """A listener that never greets."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"tcp://127.0.0.1:{listener.getsockname()[1]}"
 
@@ -65,7 +64,6 @@ def endpoints(brokers: Brokers) -> list[str]:
 
 
 def used(brokers: Brokers, at: str) -> tuple[ScriptedBroker, ScriptedBroker]:
-    """The broker at this endpoint, and the other one."""
     first, other = brokers if brokers[0].endpoint == at else reversed(brokers)
     return first, other
 

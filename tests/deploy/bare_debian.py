@@ -131,7 +131,6 @@ class BareDebian:
     def start(
         self, *words: str | Path, env: Mapping[str, str] | None = None, **more: Any
     ) -> subprocess.Popen[str]:
-        """Start a command there, without waiting; ``more``: for Popen."""
         return subprocess.Popen(self._entered(words, env), text=True, **more)
 
     def path(self, inside: str) -> Path:

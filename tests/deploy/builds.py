@@ -15,7 +15,6 @@ VERSION = "clients/sluicemq/version.py"
 
 
 def copy_sources(folder: Path) -> Path:
-    """Copy what an installation from a checkout reads."""
     folder.mkdir(parents=True)
     for name in SOURCES:
         source = ROOT / name
@@ -38,7 +37,6 @@ def build(folder: Path, version: str, changes: Mapping[str, tuple[str, str]] | N
 
 
 def download_requirements(folder: Path, wheel: Path, extras: str, python: str) -> None:
-    """Download what a wheel needs on a host with this Python, and what builds one there."""
     # Markers are read for the Python of the tests, and Debian's 3.11.2 needs a package that 3.11.3 does not.
     needed = [f"{wheel}[{extras}]", "setuptools>=77", "wheel", "async-timeout"]
     pip("download", "--only-binary=:all:", "--python-version", python, "--dest", str(folder), *needed)

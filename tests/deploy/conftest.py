@@ -12,6 +12,5 @@ from deploy.bare_debian import BareDebian, image
 
 @pytest.fixture
 def debian(tmp_path: Path) -> Iterator[BareDebian]:
-    """A bare Debian of one's own."""
     with BareDebian(image(), tmp_path / "debian") as host:
         yield host

@@ -72,7 +72,6 @@ class ImageStore:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def add_base(self, name: str, archive: Path) -> None:
-        """Make an image of the archive of a root."""
         container = self._buildah("from", "scratch").strip()
         self._buildah("add", "--quiet", container, str(archive), "/")
         self._buildah("commit", "--quiet", container, name)
@@ -86,7 +85,6 @@ class ImageStore:
         self._buildah("bud", *options, *given, f"--tag={name}", f"--file={file}", str(context))
 
     def configuration(self, name: str) -> dict[str, Any]:
-        """Return what an image says of its containers."""
         found = json.loads(self._buildah("inspect", "--type=image", name))
         return dict(found["Docker"]["config"])
 
@@ -95,7 +93,6 @@ class ImageStore:
         return int(json.loads(self._buildah("images", "--json", name))[0]["size"].split()[0])
 
     def mounted(self, name: str) -> Path:
-        """Return the root of a new container of an image."""
         container = self._buildah("from", "--pull-never", name).strip()
         return Path(self._buildah("mount", container).strip())
 
@@ -177,7 +174,6 @@ class Container:
         return self._unshare.wait(2 * TIMEOUT)
 
     def has_ended(self) -> bool:
-        """Return True if its first process has ended."""
         return self._unshare is not None and self._unshare.poll() is not None
 
     def _is_inside(self) -> bool:

@@ -44,7 +44,6 @@ class Host:
         file.write_text(file.read_text().replace("#ports = 5550", f"ports = {self.port}"))
 
     def systemctl(self, *words: str) -> None:
-        """Run the stand-in."""
         self.debian.run("/stand-in/systemctl", *words)
 
     def sluicemq(self, *words: str) -> str:
@@ -52,7 +51,6 @@ class Host:
         return self.debian.run("sluicemq", *words, env={"SLUICEMQ_ENDPOINT": self.endpoint}).stdout
 
     def log(self) -> str:
-        """Return what the service has said."""
         log = self.debian.path("/run/stand-in/sluicemq.log")
         inside = self.debian.run("cat", "/run/stand-in/sluicemq.log", check=False).stdout
         return inside or (log.read_text() if log.exists() else "")

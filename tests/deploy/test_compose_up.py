@@ -55,7 +55,6 @@ class Installation:
         return done.stderr
 
     def configuration(self) -> dict[str, Any]:
-        """What a broker has, on free ports."""
         text = (self.local / "broker/sluicemq.toml").read_text().replace("/run/secrets", str(self.local))
         config = tomllib.loads(text)
         del config["broker"]["mongodb_uri_file"]

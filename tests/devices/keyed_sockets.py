@@ -105,7 +105,6 @@ class KeyedPeer:
         self.socket.sendall(data)
 
     def seal(self, data: bytes) -> bytes:
-        """Return what is sent for these frames."""
         return self.zmtp.traffic.seal(data) if self.zmtp.traffic else data
 
     def hear(self, until: Callable[[], Any]) -> Any:
@@ -121,7 +120,6 @@ class KeyedPeer:
         return value
 
     def open(self) -> KeyedPeer:
-        """Do the handshake."""
         self.hear(lambda: self.zmtp.ready)
         return self
 

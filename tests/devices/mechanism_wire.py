@@ -25,7 +25,6 @@ class FixedRandom:
 
 
 def body_of(command: bytes) -> bytes:
-    """Return the body of one command that is to be sent."""
     (flags, body), *rest = frames_of(command)
     assert flags & ~LONG == COMMAND
     assert not rest
@@ -79,12 +78,10 @@ class Wire:
                 self._say(mechanism.decide(why))
 
     def send(self, *frames: bytes) -> None:
-        """Send a message."""
         traffic = self.mechanism.traffic
         self._say(traffic.encode([*frames]) if traffic else encode([*frames]))
 
     def say(self, encoded: bytes) -> None:
-        """Send encoded frames."""
         traffic = self.mechanism.traffic
         self._say(traffic.seal(encoded) if traffic else encoded)
 

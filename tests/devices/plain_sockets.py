@@ -69,7 +69,6 @@ class LaneRecorder:
         self.lanes.append(lane)
 
     def lane(self, number: int = 0) -> Lane:
-        """Lane of this number, once it is open."""
         eventually(lambda: len(self.lanes) > number)
         return self.lanes[number]
 
@@ -93,8 +92,6 @@ def eventually(condition: Callable[..., Any], seconds: float = TIMEOUT) -> Any:
 
 
 def receive(socket: zmq.Socket[bytes], seconds: float = TIMEOUT) -> list[bytes]:
-    """Take the next message of a plain socket, while the hub goes on."""
-
     def attempt() -> list[bytes] | None:
         with contextlib.suppress(zmq.Again):
             return socket.recv_multipart(zmq.NOBLOCK)
@@ -104,8 +101,6 @@ def receive(socket: zmq.Socket[bytes], seconds: float = TIMEOUT) -> list[bytes]:
 
 
 def send(socket: zmq.Socket[bytes], *frames: bytes) -> None:
-    """Send a message on a plain socket, while the hub goes on."""
-
     def attempt() -> bool:
         with contextlib.suppress(zmq.Again):
             socket.send_multipart(frames, zmq.NOBLOCK)
@@ -125,12 +120,10 @@ def open_files() -> int:
 
 
 def resident() -> int:
-    """Memory of this process, in bytes."""
     return int(psutil.Process().memory_info().rss)
 
 
 def dial(address: str) -> sockets.socket:
-    """A bare TCP connection."""
     return sockets.create_connection(host_and_port(address), timeout=TIMEOUT)
 
 
@@ -141,7 +134,6 @@ PING, PONG = b"\x04\x07\x04PING\0\0", b"\x04\x05\x04PONG"
 
 
 def ready(kind: bytes, identity: bytes = b"") -> bytes:
-    """ZMTP's READY command of a socket of this kind."""
     body = b"\x05READY\x0bSocket-Type" + struct.pack(">I", len(kind)) + kind
     if identity:
         body += b"\x08Identity" + struct.pack(">I", len(identity)) + identity
@@ -151,7 +143,6 @@ def ready(kind: bytes, identity: bytes = b"") -> bytes:
 def shake_hands(
     address: str, kind: bytes, greeting: bytes = GREETING, *, identity: bytes = b""
 ) -> sockets.socket:
-    """A bare TCP connection that has done the ZMTP handshake."""
     client = dial(address)
     client.sendall(greeting + ready(kind, identity))
     hear_handshake(client)

@@ -51,17 +51,14 @@ def asked(number: int) -> bytes:
 
 
 def answer(number: int) -> bytes:
-    """Its PONG."""
     return b"\x04\x0d\x04PONG" + number.to_bytes(8, "big")
 
 
 def text(*texts: bytes) -> bytes:
-    """Messages on the wire."""
     return b"".join(b"\0" + bytes([len(part)]) + part for part in texts)
 
 
 def read(client: sockets.socket, size: int) -> bytes:
-    """So many bytes."""
     data = b""
     while len(data) < size:
         data += client.recv(size - len(data))

@@ -37,8 +37,6 @@ MAX_FRAME = 1 << 20
 
 
 class Inbox(list[Message]):
-    """Where a door hands over its messages."""
-
     def __call__(self, messages: list[Message]) -> None:
         self.extend(messages)
 

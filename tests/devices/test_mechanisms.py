@@ -67,7 +67,6 @@ HELLO = b"\x05HELLO\x04anna\x06secret"
 
 
 def under_way() -> PlainServer:
-    """A server that has admitted a client."""
     side = PlainServer(ROUTER)
     side.take(HELLO)
     side.decide("")

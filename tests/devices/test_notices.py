@@ -73,7 +73,6 @@ def test_a_callback_that_fails_each_time_is_one_traceback(caplog: pytest.LogCapt
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
-    """Ends of a pipe, for reading and for writing, that nobody reads."""
     ends = os.pipe()
     yield ends
     for end in ends:

@@ -57,7 +57,6 @@ class AnsweringPeer:
 
 
 def lane_of(recorder: LaneRecorder, client: sockets.socket) -> Any:
-    """The lane of this client."""
     name = f"tcp://127.0.0.1:{client.getsockname()[1]}"
     return eventually(lambda: next((lane for lane in recorder.lanes if lane.peer == name), None))
 

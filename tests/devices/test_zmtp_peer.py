@@ -72,7 +72,6 @@ class RawTalk(Talk):
 def ready(
     kind: str = "DEALER", other: str = "REP", most_bytes: int = MOST_BYTES, talks: type[Talk] = Talk
 ) -> Talk:
-    """A peer that has done its handshake."""
     talk = talks(kind, most_bytes).hear(LIBZMQ_GREETING + LIBZMQ_READY[other])
     assert talk.peer.ready
     assert not talk.peer.error

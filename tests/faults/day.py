@@ -44,8 +44,6 @@ FLOODED, POISONED, AWAY, BACK, KILLED, RESTARTED = 0.2, 0.45, 0.6, 0.64, 0.75, 0
 
 
 class DayBroker(BrokerProcess):
-    """A broker in that day."""
-
     program = (str(Path(__file__).parent / "day_broker.py"),)
 
 

@@ -77,7 +77,6 @@ class Fleet:
         self.programs: list[Program] = []
 
     def start(self, name: str, *arguments: object) -> Program:
-        """Start a program of ``programs/``."""
         return self._start(sys.executable, _PROGRAMS / name, *arguments)
 
     def node(self, *arguments: object) -> Program:

@@ -62,7 +62,6 @@ class FatedBroker(BrokerProcess):
 
     @property
     def dead(self) -> bool:
-        """True if it has ended."""
         return self.process.poll() is not None
 
 
@@ -103,7 +102,6 @@ class Hand:
         self._claims: dict[ClaimedJob, Claim] = {}
 
     def connect(self) -> None:
-        """Connect to A, which is ready."""
         endpoint = self.broker.doors["smq"]
         self.client = Client(timeout=15, wait=False, endpoint=endpoint)
         self._open.callback(self.client.close)
@@ -115,7 +113,6 @@ class Hand:
         return f"{self.run}-{job}"
 
     def jobs(self, queue: str) -> Any:
-        """Return the collection of a queue."""
         return self.documents[f"queue.{queue}"]
 
     def push(self, queue: str, *jobs: str, payload: bytes = b"x", **options: Any) -> None:
@@ -169,13 +166,11 @@ class Hand:
             self.book.surely(job, *fates)
 
     def commit(self, *jobs: ClaimedJob, result: bytes | None = None) -> None:
-        """Commit jobs one by one."""
         for job in jobs:
             with self.fate([job.id], ENDED):
                 job.commit(result)
 
     def close(self) -> None:
-        """Close all connections to A."""
         with suppress(SluiceError):
             self._open.close()
 

@@ -45,7 +45,6 @@ class Command:
 
     @property
     def session(self) -> bytes | None:
-        """The id of its session."""
         return bytes(self.body["lsid"]["id"]) if "lsid" in self.body else None
 
     @property

@@ -80,7 +80,6 @@ class Held(Interference):
         return True
 
     def release(self) -> None:
-        """Pass the reply on."""
         self._released.set()
 
 
@@ -294,7 +293,6 @@ class CuttingProxy:
             splice.cut()
 
     def connect(self) -> None:
-        """Take connections again."""
         self._connected = True
 
     def __enter__(self) -> Self:

@@ -36,11 +36,9 @@ class ProxiedBroker(NamedTuple):
 
     @property
     def endpoint(self) -> str:
-        """Address of its door for the library."""
         return self.process.doors["smq"]
 
     def counter(self, name: str) -> int:
-        """Return how much it has counted under this name."""
         with Client(endpoint=self.endpoint) as client:
             return int(client.counters().counters.get(name, 0))
 
@@ -108,11 +106,9 @@ class SharedQueue:
             yield handled
 
     def stored(self) -> int:
-        """How many jobs are in MongoDB."""
         return int(self.jobs.count_documents({}))
 
     def wait_empty(self, timeout: float = TIMEOUT) -> None:
-        """Wait until no job is left."""
         wait_until(lambda: not self.stored(), timeout, f"the end of all jobs of {self.name}")
 
     def close(self) -> None:

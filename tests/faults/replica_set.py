@@ -48,7 +48,6 @@ class ReplicaSet:
         return []
 
     def process(self, port: int) -> subprocess.Popen[bytes] | None:
-        """Return the process of a node, which may have ended; None if it was killed."""
         return self._processes.get(port)
 
     def direct(self, port: int, milliseconds: int = 5000) -> MongoClient[dict[str, Any]]:
@@ -74,7 +73,6 @@ class ReplicaSet:
         process.wait(60)
 
     def send_signal(self, port: int, number: int) -> None:
-        """Send a node a signal (SIGSTOP, SIGCONT, ...)."""
         self._processes[port].send_signal(number)
 
     def wait_member(self, port: int) -> None:
@@ -87,7 +85,6 @@ class ReplicaSet:
         wait_until(lambda: self._applied(port) >= has_to_have, 90, "the node")
 
     def launch(self, port: int) -> None:
-        """Start a node, for the first time or again."""
         folder = self.folder(port)
         data = folder / "data"  # may be a small disk, beside which the log goes on
         data.mkdir(parents=True, exist_ok=True)

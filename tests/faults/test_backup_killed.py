@@ -128,7 +128,6 @@ def test_a_backup_begins_again(replica_set: ReplicaSet, options: Sequence[str], 
 
 @pytest.fixture
 def file(mongo: MongoClient[dict[str, Any]], options: Sequence[str], tmp_path: Path) -> Path:
-    """A backup of the many jobs."""
     ended(started("backup", *options, "--database", SOURCE, "--out", tmp_path / "out"))
     return next((tmp_path / "out").iterdir())
 
@@ -146,7 +145,6 @@ def test_a_step_down_does_not_disturb_a_backup(
 
 
 def same(mongo: MongoClient[dict[str, Any]]) -> bool:
-    """Return True if the two databases have the same jobs."""
     found, wanted = (
         list(mongo[name][QUEUE].aggregate([{"$sort": {"_id": 1}}], allowDiskUse=True))
         for name in (TARGET, SOURCE)

@@ -66,7 +66,6 @@ def process(broker: BrokerUnderTest) -> psutil.Process:
 
 
 def reset(stranger: sockets.socket) -> None:
-    """Leave without a word."""
     stranger.setsockopt(sockets.SOL_SOCKET, sockets.SO_LINGER, struct.pack("ii", 1, 0))
     stranger.close()
 

@@ -54,13 +54,11 @@ class Findings(list[dict[str, str]]):
     exit_code = 0
 
     def said(self, level: str, subject: str = "") -> str:
-        """Return all findings of a level as one text."""
         these = [row for row in self if row["level"] == level and subject in row["subject"]]
         return "\n".join(f"{row['what']} | {row['evidence']} | {row['to_do']}" for row in these)
 
 
 def doctor(*words: str | Path, **environ: str) -> Findings:
-    """Call the command."""
     clean = dict.fromkeys((name for name in os.environ if name.startswith("SLUICEMQ_")), None)
     result = CliRunner().invoke(app, ["--json", "doctor", *map(str, words)], env={**clean, **environ})
     assert result.stdout, result

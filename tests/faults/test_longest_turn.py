@@ -41,13 +41,11 @@ def broker(shared: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
 
 @pytest.fixture(scope="module")
 def front(shared: BrokerUnderTest) -> str:
-    """A REQ door."""
     return shared.take("ask").front
 
 
 @pytest.fixture(scope="module")
 def deaf(shared: BrokerUnderTest) -> str:
-    """A PUSH door."""
     return shared.take("pop").front
 
 

@@ -156,7 +156,6 @@ def test_very_many_subscriptions_to_the_latest_of_very_many_topics(broker: Broke
 
 
 def has_answer(library: Smq) -> bool:
-    """Return whether it has one; pings are passed over."""
     while library.plain.poll(0):
         if wire.decode(library.plain.recv_multipart()).number == 1:
             return True

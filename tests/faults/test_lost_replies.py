@@ -92,7 +92,6 @@ class ProxiedQueue:
 
     @property
     def cuts(self) -> int:
-        """How many those are."""
         return len(self.swallowed)
 
     def cut(self, chosen: Callable[[Command], bool], times: int) -> None:
@@ -107,7 +106,6 @@ class ProxiedQueue:
                 producer.push(self.name, job)
 
     def in_state(self, state: str) -> list[str]:
-        """The ids of the jobs in this state in MongoDB."""
         return [job["_id"] for job in self._jobs.find({"state": state}, {"_id": 1})]
 
     def over(self, dedupe_id: str) -> bool:
@@ -116,7 +114,6 @@ class ProxiedQueue:
         return self._jobs.find_one(held) is not None
 
     def stored(self) -> list[bytes]:
-        """The payloads in MongoDB."""
         return sorted(job["payload"] for document in self._jobs.find() for job in opened(document, 0.0))
 
     @contextmanager

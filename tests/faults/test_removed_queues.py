@@ -111,7 +111,6 @@ def test_a_queue_removed_beside_a_verdict_is_gone_once_that_ends(own: OwnBroker,
 
 @pytest.fixture
 def queue(shared: SharedQueue) -> SharedQueue:
-    """A queue that both brokers know."""
     push(shared, shared.a, b"made")
     for broker in (shared.a, shared.b):
         with Client(endpoint=broker.endpoint) as client:

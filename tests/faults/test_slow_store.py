@@ -54,7 +54,6 @@ class SlowBroker:
         self._lock = threading.Lock()
 
     def sent(self) -> list[Command]:
-        """The commands since the last call."""
         met = self._statements.met
         since, self._seen = self._seen, len(met)
         return [message.command for message in met[since:]]

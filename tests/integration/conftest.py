@@ -64,7 +64,6 @@ def changes(documents: Database[dict[str, Any]]) -> ChangesAtOnce:
 
 @pytest.fixture
 def inspector(documents: Database[dict[str, Any]]) -> Inspector:
-    """Reader of the queues of this test's database."""
     return Inspector(documents)
 
 

@@ -69,15 +69,12 @@ class ModelWorker(FakeWorker):
 
     @property
     def open_hands(self) -> list[Any]:
-        """Return what it still has."""
         return [hand for hand in self.hands if hand.open]
 
     def come(self) -> None:
-        """Begin to work at its queue."""
         self.broker.queues.open(self.queue).attach(self)
 
     def leave(self, *, died: bool) -> None:
-        """Leave: it works there no more."""
         self.broker.queues.open(self.queue).settling.worker_gone(self, died=died)
 
 
@@ -124,7 +121,6 @@ class Fate(RuleBasedStateMachine):
         raise NotImplementedError
 
     def commit(self, hands: list[Any]) -> None:
-        """Commit these, which workers have done."""
         raise NotImplementedError
 
     def runs_out(self, hand: Any) -> None:
@@ -142,7 +138,6 @@ class Fate(RuleBasedStateMachine):
         broker.audit()
 
     def unfinished(self) -> list[dict[str, Any]]:
-        """Jobs that have not come to their end."""
         raise NotImplementedError
 
     def holds(self) -> None:

@@ -43,5 +43,4 @@ def between_read_and_update(
 
 
 def release(store: QueueStore, job_ids: list[str]) -> int:
-    """Release jobs of ours by their ids."""
     return store.release([a_job(job_id, owner=ME) for job_id in job_ids])

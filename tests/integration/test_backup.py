@@ -75,7 +75,6 @@ def mongo(mongo_uri: str) -> Iterator[MongoClient[dict[str, Any]]]:
 
 @pytest.fixture
 def other(mongo: MongoClient[dict[str, Any]]) -> Iterator[str]:
-    """The name of a second database."""
     name = f"test_{token_hex(6)}"
     yield name
     mongo.drop_database(name)
@@ -306,7 +305,6 @@ def uri_file(tmp_path: Path, mongo_uri: str) -> Path:
 
 @pytest.fixture
 def backup(tmp_path: Path, uri_file: Path, store: Store) -> Path:
-    """A backup of the store."""
     options = ["--mongodb-uri-file", str(uri_file), "--database", store.name]
     sluicemq("backup", *options, "--out", tmp_path / "out")
     return next((tmp_path / "out").iterdir())

@@ -31,8 +31,6 @@ WAYS = ("nginx", "nginx, host rewritten", "caddy")
 
 
 class Behind:
-    """A broker behind a proxy."""
-
     def __init__(self, broker: BrokerUnderTest, web: Web, port: int) -> None:
         self.broker = broker
         self.web = web

@@ -26,8 +26,6 @@ DEVICES = [
 
 
 class Pair:
-    """Two brokers that share a database."""
-
     def __init__(self, one: BrokerProcess, other: BrokerProcess) -> None:
         self.one, self.other = one.doors["smq"], other.doors["smq"]
         self.doors = one.doors, other.doors

@@ -35,7 +35,6 @@ LATER = NOW + 100
 
 @pytest.fixture
 def other(documents: Database[dict[str, Any]]) -> QueueStore:
-    """The empty queue ``other``."""
     other = QueueStore(documents, collection("other"))
     other.prepare()
     return other

@@ -18,7 +18,6 @@ Store = Database[dict[str, Any]]
 
 @pytest.fixture
 def store(mongo_uri: str) -> Iterator[Store]:
-    """A database of its own."""
     with MongoClient[dict[str, Any]](mongo_uri) as mongo:
         database = mongo[f"test_{token_hex(6)}"]
         yield database

@@ -25,7 +25,6 @@ CONFIG = {"broker": {"poll": 0.5, "stop_timeout": 3}, "queues": {"*": {"dedupe_w
 
 @pytest.fixture(scope="module")
 def brokers(mongo_uri: str) -> Iterator[list[BrokerProcess]]:
-    """Two on one database."""
     database = f"test_{token_hex(6)}"
     with ExitStack() as stack:
         yield [stack.enter_context(BrokerProcess(mongo_uri, database, config=CONFIG)) for _ in range(2)]
@@ -35,7 +34,6 @@ def brokers(mongo_uri: str) -> Iterator[list[BrokerProcess]]:
 
 @pytest.fixture
 def queue() -> str:
-    """One that no other test uses."""
     return f"q{token_hex(4)}"
 
 

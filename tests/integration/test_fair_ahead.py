@@ -45,7 +45,6 @@ def reads() -> Reads:
 
 @pytest.fixture
 def fair(mongo_uri: str, documents: Database[dict[str, Any]], reads: Reads) -> Iterator[QueueStore]:
-    """The empty queue ``mail``, which is fair."""
     with MongoClient[dict[str, Any]](mongo_uri, event_listeners=[reads]) as client:
         mail = QueueStore(client[documents.name], collection("mail"), FAIR)
         mail.prepare()

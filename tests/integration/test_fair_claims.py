@@ -30,7 +30,6 @@ INDEX = FairOrder.index.document["name"]
 
 @pytest.fixture
 def fair(documents: Database[dict[str, Any]], noticed: list[tuple[str, str]]) -> QueueStore:
-    """The empty queue ``mail``, which is fair."""
     return a_fair(documents, noticed)
 
 
@@ -256,7 +255,6 @@ def test_documents_that_are_no_jobs_are_set_aside(fair: QueueStore, noticed: lis
 
 @pytest.fixture
 def plain(store: QueueStore) -> QueueStore:
-    """The empty queue ``mail``, which is not."""
     store.mend()
     return store
 

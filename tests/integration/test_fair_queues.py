@@ -33,7 +33,6 @@ QUEUES = {"*": {"backoff": "none", **FAIR}}
 
 @pytest.fixture(scope="module")
 def broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
-    """A broker all of whose queues are fair."""
     with serving(mongo_uri, spare(received=1), poll=0.5, lease=3.0, queues=QUEUES) as running:
         yield running
 

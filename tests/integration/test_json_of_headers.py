@@ -85,7 +85,6 @@ def full(mongo_uri: str) -> Iterator[BrokerUnderTest]:
 
 @pytest.fixture(scope="module")
 def asked(full: BrokerUnderTest) -> str:
-    """A door for questions."""
     return full.take("ask_full").front
 
 

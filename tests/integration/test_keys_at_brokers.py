@@ -52,7 +52,6 @@ class Client:
         return bool(self._next() == zmq.EVENT_HANDSHAKE_SUCCEEDED)
 
     def await_end(self) -> None:
-        """Wait until the broker has ended the connection."""
         while self._next() != zmq.EVENT_DISCONNECTED:
             pass
 
@@ -73,7 +72,6 @@ class Client:
         return answer.fields[0]
 
     def push(self, queue: str, payload: bytes) -> None:
-        """Push a job, durably."""
         assert self._smq.ask(wire.PUSH, queue, [[None, payload, None]]).verb == wire.OK
 
     def hello(self) -> Client:
@@ -131,7 +129,6 @@ def secured(folder: Path, **settings: Any) -> dict[str, Any]:
 
 
 def address(plain: zmq.Socket[bytes]) -> str:
-    """Where a socket is bound."""
     return bytes(plain.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
 
 

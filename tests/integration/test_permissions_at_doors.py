@@ -56,7 +56,6 @@ class Many(BrokerUnderTest):
             assert self.operator.ask(wire.USERS, "add", about).verb == wire.OK
 
     def permit(self, permissions: str, *, tenant: str | None = None, name: str = "eve") -> None:
-        """Change what a principal may do, now."""
         about = {"name": name, "permissions": permissions, "tenant": tenant or ""}
         answer = self.operator.ask(wire.USERS, "permit", about)
         assert answer.verb == wire.OK, answer.fields
@@ -81,7 +80,6 @@ class Many(BrokerUnderTest):
     def push_one(
         self, queue: str, payload: bytes = b"job", job_id: str | None = None, **headers: Any
     ) -> None:
-        """Push a job as the operator."""
         answer = self.operator.ask(wire.PUSH, queue, [[job_id, payload, headers or None]])
         assert answer.fields == [[]], answer
 
@@ -131,7 +129,6 @@ def eve(many: Many) -> Smq:
 
 @pytest.fixture
 def queue() -> str:
-    """The name of a queue that nobody has used."""
     return token_hex(6)
 
 

@@ -122,8 +122,6 @@ def test_it_is_fenced_by_the_hold(store: QueueStore) -> None:
 
 
 class Listener:
-    """All that is told of one queue."""
-
     def __init__(self, jobs: OwnQueue) -> None:
         self._jobs = jobs
         self._after = jobs.client.events(jobs.queue)["after"]

@@ -103,7 +103,6 @@ QUEUE = "invoices"
 
 @pytest.fixture(scope="module")
 def client(shared_broker: BrokerUnderTest) -> Client:
-    """A client of a broker that has a queue of that name."""
     shared_broker.make(QUEUE)
     return shared_broker.admin
 

@@ -60,7 +60,6 @@ class Node:
         return self.store.one(name).next_at
 
     def at(self, when: float) -> None:
-        """Do what is due at this time."""
         self.clock.time = when
         self.schedules.tick()
 

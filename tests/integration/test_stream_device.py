@@ -40,7 +40,6 @@ def database() -> str:
 
 @pytest.fixture(scope="module")
 def brokers(mongo_uri: str, database: str) -> Iterator[list[BrokerUnderTest]]:
-    """Two that share a database."""
     with (
         serving(mongo_uri, DEVICES, database=database, poll=0.5) as one,
         serving(mongo_uri, DEVICES, database=database, poll=0.5) as other,

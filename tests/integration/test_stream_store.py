@@ -15,7 +15,6 @@ from support.jobs import NOW
 
 @pytest.fixture
 def log(documents: Database[dict[str, Any]]) -> StreamStore:
-    """The empty stream ``prices``."""
     prices = StreamStore(documents, "prices")
     prices.prepare(NOW)
     return prices
@@ -23,7 +22,6 @@ def log(documents: Database[dict[str, Any]]) -> StreamStore:
 
 @pytest.fixture
 def segments(documents: Database[dict[str, Any]]) -> Collection[dict[str, Any]]:
-    """Its collection."""
     return documents["stream.prices"]
 
 

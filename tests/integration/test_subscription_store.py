@@ -25,7 +25,6 @@ STREAM, NAME = "prices", "sums"
 
 @pytest.fixture
 def store(documents: Database[dict[str, Any]]) -> SubscriptionStore:
-    """Of an empty database."""
     return SubscriptionStore(documents)
 
 

@@ -48,7 +48,6 @@ def never(_job: Job) -> None:
 
 
 def pushed(producer: Producer, queue: str, payload: bytes, **options: Any) -> str:
-    """Push a job, and return its id once it is stored."""
     receipt = producer.push(queue, payload, **options)
     receipt.wait(TIMEOUT)
     return receipt.id
