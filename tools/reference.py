@@ -27,7 +27,7 @@ from sluicemq.cli.former import FORMER
 from sluicemq.namespaces import Namespaces
 from sluicemq.namespaces.calls import Calls
 from sluicemq.namespaces.namespace import Namespace
-from sluicemq.protocol import rows
+from sluicemq.protocol import rows, wire
 from sluicemq.protocol.errors import SluiceError
 from sluicemq.protocol.options import OPTIONS, Option
 from sluicemq.protocol.verbs import VERBS as NOUNS
@@ -287,6 +287,28 @@ def _first_sentence(function: Callable[..., Any]) -> str:
     return re.split(r"(?<=[.])\s", text)[0].rstrip(".")
 
 
+def verbs_of(section: str) -> str:
+    """Return a table of the verbs in a section of the protocol's docstring."""
+    text = (inspect.getdoc(wire) or "").partition(f"\n{section}::\n\n")[2].partition("\n\n")[0]
+    entries = re.findall(r"^    ([A-Z, ]+) (\[.*)\n((?: {8}.*\n?)+)", text, re.MULTILINE)
+    return _table(
+        {
+            "verb": ", ".join(f"`{name}`" for name in names.split(", ")),
+            "array": f"`{array}`".replace("...", "…"),
+            "answer": _linked(" ".join(answer.split())),
+        }
+        for names, array, answer in entries
+    )
+
+
+def _linked(text: str) -> str:
+    """Return a text of a docstring whose rows are links to them."""
+    plain = text.replace("``", "`").replace("...", "…")
+    return re.sub(
+        r"`\[?(\w+(?:Row|Page))(?:, …\])?`", lambda found: f"[{found[0]}](#{found[1].lower()})", plain
+    )
+
+
 def _rows() -> str:
     """Return each row that brokers answer, with its fields."""
     kinds = [kind for kind in map(vars(rows).get, sorted(vars(rows))) if _is_row(kind)]
@@ -411,6 +433,11 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "library": _library,
     "nouns": _nouns,
     "rows": _rows,
+    "reading-verbs": lambda: verbs_of("Reading state"),
+    "changing-verbs": lambda: verbs_of("Changing jobs and queues"),
+    "broker-verbs": lambda: verbs_of("Brokers and tasks"),
+    "stream-verbs": lambda: verbs_of("Streams"),
+    "subscription-verbs": lambda: verbs_of("Subscriptions"),
     "errors": lambda: _table(map(_error, SluiceError.__subclasses__())),
 }
 

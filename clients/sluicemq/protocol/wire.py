@@ -48,85 +48,10 @@ From the client::
                                                            {store: "ok" or what is wrong, store_silent}
     BYE     [n]                                         -> nil     unsettled jobs are given back; a broker
                                                            that stops sends it to clients that move on
-    QUEUES  [n]                                         -> [{name, ready, ...}, ...]
-    QUEUE   [n, queue]                                  -> {name, ready, ...}
-    STATS   [n]                                         -> {broker, counters, queues}
-    COUNTERS [n]                                        -> {broker, counters}
-    HISTORY [n, kind, name, day|nil, span]              -> {points: [{at, counted: {...}}, ...], ...}
-    INCIDENTS [n, span, queue|nil]                      -> {since, until, incidents: [{kind, queue, ...}]}
-    WORKERS [n, queue|nil]                              -> [{queue, name, door, connected, jobs, ...}, ...]
-    WORKER  [n, action, name]                           -> number of workers of this name at this broker:
-                                                           ``quiet``: they get no more jobs until they
-                                                           connect again; ``stop``: they are to end, too
-    STUCK   [n, [[queue, id, attempt, seconds], ...]]   -> nil     jobs of former connections that handlers
-                                                           of this client have not ended; all of them
-    BACKLOG [n, queue]                                  -> {kinds, tenants, groups, ...}  what waits there
-    KINDS   [n, queue|nil]                              -> [{queue, kind, pushed, ...}, ...] at this broker
-    EVENTS  [n, {after?, queue?}]                       -> {events: [{at, event, queue, job, ...}, ...],
-                                                           after, missed}: events of jobs since ``after``
-                                                           of the last answer
-    PEEK    [n, queue, state, limit, {first}|nil]       -> [{id, state, payload, ...}, ...]
-    PURGE   [n, queue, state, wait]                     -> number of jobs removed
-    DELETE  [n, queue, wait]                            -> number of jobs removed with the queue
-    CANCEL  [n, queue, id, {running?, children?}|nil]   -> nil     or NOT_FOUND; running (true): also a job
-                                                           that a worker has; children (true): those for
-                                                           which it waits, too
-    SHOW    [n, queue, id]                              -> {id, state, payload, errors, ...}
-                                                           whole; times are Unix seconds
-    ENDS    [n, queue, id|nil, limit]                   -> [{id, end, at, ...}, ...]  how jobs ended at this
-                                                           broker, as it remembers: one, or the latest
-    FIND    [n, {id?, words?, text?, kind?, ...}, limit, after|nil]
-                                                        -> {jobs: [{queue, id, state, ...}, ...], searched,
-                                                           total, queues, unread?, ends?, next?}  jobs of
-                                                           all queues by id or conditions; a page may have
-                                                           none, and a next one
-    PROMOTE [n, queue, id]                              -> nil     a delayed job is due now
-    CHANGE  [n, queue, id, {priority?, delay?}]         -> nil     a job that waits; delay: from now
-    REDRIVE [n, queue, {ids?, reason?, limit?, since?, until?}, to|nil, wait]
-                                                        -> {moved, left, refused: [[id, code, text], ...]}
-                                                           dead letters, the oldest first: all, or those
-                                                           with these ids, or with reason in their last
-                                                           error; limit: how many at most
-    DISCARD [n, queue, {ids?, reason?, limit?, since?, until?}, wait]
-                                                        -> number of dead letters removed
-    DEAD    [n, queue, what, {reason?, since?, until?, error?, place?, kind?, limit?, after?}]
-                                                        -> about dead letters; ``count`` -> {count, exact};
-                                                           ``reasons`` of the latest -> {reasons:
-                                                           [{reason, count}, ...]}, the frequent first;
-                                                           ``list``, ``whole`` -> {jobs, next|nil}, the latest
-                                                           first, from ``after``, the next of the page before
-    ERRORS  [n, queue|nil]                              -> {errors: [{type, place, count, ...}, ...], looked,
-                                                           dead}: of the latest dead letters
-    TASKS   [n]                                         -> [{id, kind, queue, state, done, total|nil, ...},
-                                                           ...]  bulk operations, the latest first
-    TASK    [n, id]                                     -> {id, kind, queue, state, done, ..., answer?}
-    TCANCEL [n, id]                                     -> nil     it ends after the current batch
     PUBLISH [n, stream, messages, options]              -> number of the first message, once all are durable;
                                                            a second element, if some existed before:
                                                            [[place, number], ...]
     READ    [n, stream, options]                        -> {rows, after, gone, newest}
-    STREAMS [n]                                         -> [{name, first, last, messages, ...}, ...]
-    STREAM  [n, stream]                                 -> {name, first, last, messages, bytes, ...}
-    TRIM    [n, stream, first]                          -> number of messages removed
-    ERASE   [n, stream]                                 -> number of messages removed: all
-    PAUSE   [n, queue, what]                            -> [what, ...] that is paused now; ``delivery``
-    RESUME  [n, queue, what]                            -> [what, ...] that is still paused; or ``intake``
-    SETTINGS [n, queue]                                 -> {settings: [{key, value, source, file?}, ...],
-                                                           differs: [{queue, key, values}, ...]}; queue may
-                                                           be ``*``: all queues
-    SET     [n, queue, {key: value, ...}]               -> [{key, value, source, file?}, ...] that were set
-    UNSET   [n, queue, [key, ...]]                      -> [{key, value, source, file?}, ...] as they are now
-    HOLD    [n, stream, name, kind, {after?, born?}]    -> {fence, watermark}: a subscription is held until
-                                                           FREE, or the end of the session; or HELD.
-                                                           after: its watermark, unless a hold of this kind
-                                                           goes on; ``born``: that of a new subscription;
-                                                           -1: the newest
-    MARK    [n, stream, name, fence, watermark]         -> nil     all up to it are done; LEASE_LOST unless
-                                                           this session holds it
-    FREE    [n, stream, name, fence|nil]                -> nil     given up; fence nil: by any holder
-    SUBS    [n, stream|nil]                             -> [{stream, name, watermark, behind, ...}, ...]
-    SEEK    [n, stream, name, watermark]                -> nil     of one that nobody holds; -1: the newest
-    FORGET  [n, stream, name]                           -> nil     of one that nobody holds
     SCHEDULE [n, action, {name?, ...}]                  -> recurring jobs: ``list`` -> [{name, ...}, ...],
                                                            ``add`` {name, queue, payload, cron?, timezone?,
                                                            every?, misfire?, options?} and ``resume`` ->
@@ -140,15 +65,151 @@ From the client::
                                                            {name, kind, key?, password?, drop?} or {name, id}
                                                            -> {name, ...}, ``token`` if one was made;
                                                            ``remove`` -> nil
-    BROKERS [n]                                         -> {brokers: [{name, since, version, ...}, ...],
-                                                           schema, newest}: of the store, and the one to
-                                                           which this broker raises it
-    UPGRADE [n]                                         -> {schema, before}: the schema is the newest of
-                                                           this broker now; or OLD_BROKER
     AUDIT   [n, {principal?, action?, name?, outcome?, since?, until?, after?, limit?}]
                                                         -> {records, next}: administrative acts, logins and
                                                            refusals, the newest first; ``after``: the next of
                                                            the page before
+
+Reading state::
+
+    QUEUES [n]
+        ``[QueueRow, ...]``
+    QUEUE [n, queue]
+        one of these, counted now
+    STATS [n]
+        ``StatsRow``
+    COUNTERS [n]
+        ``CountersRow``. The broker asks MongoDB nothing for it
+    HISTORY [n, kind, name, day|nil, span]
+        ``HistoryRow``. ``span``: each ``minute`` of a day, ``hour`` of the 30 days up to it, ``day`` of a
+        year, or ``month``. ``kind``: ``queue``, ``kind`` (``mail:send_receipt``), ``stream``, ``device``
+        (``streamer.mail``), or ``broker`` (a host's name, or ``*``). ``day``: ``2026-01-31``, in UTC, by
+        default today
+    INCIDENTS [n, span, queue|nil]
+        up to 100 incidents of the last ``hour``, ``day`` or ``month`` (30 days) that the caller may see,
+        of all brokers, the latest first: ``IncidentsRow``. With a queue: its own, and those of brokers.
+        Older brokers: ``BAD_VERB``
+    WORKERS [n, queue|nil]
+        the workers at this broker, 1,000 at most: ``[WorkerRow, ...]``
+    ENDS [n, queue, id|nil, limit]
+        how jobs of a queue, or one, ended at this broker, the last first, as far as it remembers:
+        ``[EndRow, ...]``
+    WORKER [n, action, name]
+        ``quiet``: the workers of this name at this broker get no more jobs until they connect again;
+        ``stop``: clients that know of it end, too. Answer: how many queues they work on. Needs ``manage``
+        on each
+    STUCK [n, [[queue, id, attempt, seconds], ...]]
+        ``nil``. Jobs of former connections that handlers of this client have not ended, 100 at most; each
+        message has all of them. To a broker with ``stuck`` among its ``features``
+    BACKLOG [n, queue]
+        what the first 10,000 jobs are that wait, by kind, tenant and group: ``BacklogRow``
+    KINDS [n, queue|nil]
+        the kinds of jobs, as this broker has counted them since its start: ``[KindRow, ...]``
+    EVENTS [n, {after?, queue?}]
+        ``EventsRow``: events of jobs at this broker
+    PEEK [n, queue, state, limit]
+        the first jobs of a state, ``[JobRow, ...]``, without taking them. ``state``: ``ready``,
+        ``scheduled``, ``waiting``, ``reserved``, ``done`` or ``dead``. ``limit``: 1 to 1,000, up to 8
+        MiB; negative: the last first. A further ``{first}``, 0 to 16,384, bounds the bytes of each
+        payload and result
+    SHOW [n, queue, id]
+        all that is stored of one job, ``JobRow``, and ``worker`` if a worker of this broker has it.
+        ``NOT_FOUND``
+    DEAD [n, queue, what, {reason?, since?, until?, error?, place?, kind?}]
+        dead letters chosen as by REDRIVE; ``?`` as ``error`` or ``place``: not known. ``what`` ``count``:
+        how many, ``CountRow``. ``list`` and ``whole``, with ``{limit?, after?}`` more: the latest first,
+        in short or with all fields (about 1 MiB), ``JobPage``; ``after`` is the ``next`` of the page
+        before. ``reasons``: why the latest 900 died, ten at most, ``ReasonsRow``. Older brokers:
+        ``BAD_VERB``
+    FIND [n, options, limit, after|nil]
+        jobs of all queues that the caller may read: ``FoundPage``. Options: ``id`` (how it begins; beside
+        it only ``queue``), or any of ``words``, ``text``, ``kind``, ``tenant``, ``group``, ``headers`` (a
+        map of texts), ``error``, ``states`` (an array), ``since``, ``until``, ``queue``. A search takes a
+        tenth of a second at a time: ``after`` is the ``next`` of the page before
+    ERRORS [n, queue|nil]
+        the errors (a type and the function that raised it) of the latest dead letters, of all queues or
+        one: ``ErrorsRow``
+
+Changing jobs and queues::
+
+    PROMOTE [n, queue, id]
+        ``nil``; ``NOT_FOUND`` unless the job waits
+    CANCEL [n, queue, id, {running?, children?}|nil]
+        ``nil``; ``NOT_FOUND`` unless the job waits. With ``running`` (true) a worker may have it; with
+        ``children`` (true) those for which it waits go with it
+    CHANGE [n, queue, id, {priority?, delay?}]
+        ``nil``: another priority, another delay from now, of a job that waits
+    PURGE [n, queue, state, wait?]
+        how many jobs were removed. The state can't be ``reserved``. Jobs accepted after the order stay
+    DELETE [n, queue, wait?]
+        how many jobs were removed with the queue. ``BAD_QUEUE`` while workers are connected to it at any
+        broker, ``UNAVAILABLE`` while another broker removes it
+    REDRIVE [n, queue, {ids?, reason?, limit?, since?, until?, error?, place?, kind?}, to|nil, wait?]
+        ``RedriveRow``: dead letters become jobs again, the oldest first: all, those of ``ids`` (1,000 at
+        most), those with the text ``reason`` in their last error, those that died from ``since`` on and
+        before ``until``, those of ``error``, ``place`` and ``kind``; ``limit`` at most
+    DISCARD [n, queue, {...}, wait?]
+        how many dead letters were removed, chosen as those of a REDRIVE
+    PAUSE, RESUME [n, queue, what]
+        what is paused of the queue now, a list. ``what``: ``delivery`` or ``intake``
+    SETTINGS [n, queue]
+        ``SettingsRow``: settings of a queue. ``queue`` may be ``*`` here, in SET and in UNSET: all queues
+    SET [n, queue, {key: value, ...}]
+        those that were set, ``[SettingRow, ...]``. A value is one as in a file, or a text as on a command
+        line; ``nil``, or ``none``: no value. ``BAD_FRAMES``, and none is set: a value is wrong or needs a
+        restart
+    UNSET [n, queue, [key, ...]]
+        what these are now: files count again
+
+Brokers and tasks::
+
+    BROKERS [n]
+        ``BrokersRow``, the oldest broker first
+    UPGRADE [n]
+        ``UpgradeRow``: the store's schema is the newest of this broker now. ``OLD_BROKER``: a broker
+        lives that can't read it
+    TASKS [n]
+        the tasks of the last day, of all brokers, the latest first: ``[OperationRow, ...]``. ``kind``:
+        ``purge``, ``redrive``, ``delete`` or ``expire``
+    TASK [n, id]
+        one of them. ``NOT_FOUND``
+    TCANCEL [n, id]
+        ``nil``: the task ends after its page; nothing is undone. ``NOT_FOUND`` if it has ended
+
+Streams::
+
+    STREAMS [n]
+        ``[StreamRow, ...]``
+    STREAM [n, stream]
+        one of these, with its bounds
+    TRIM [n, stream, first]
+        how many messages are kept no longer: those before number ``first``
+    ERASE [n, stream]
+        how many messages are kept no longer: all. Its numbers go on if anything is published again
+
+Subscriptions::
+
+    HOLD [n, stream, name, kind, options]
+        ``{fence, watermark}``. The session holds it until FREE or its own end; a second HOLD begins a new
+        hold. The watermark is the number of the last message that was worked on. ``HELD``: another
+        session holds it, or one of another ``kind`` held it and has vanished; the third element after the
+        number is that kind. Option ``after``, a number: where to begin if there was no holder before;
+        else that needs ``manage`` on the stream. Option ``born``: where to begin if the name is new. -1
+        is the newest message
+    MARK [n, stream, name, fence, watermark]
+        ``nil``: all messages up to there are worked on. The watermark never falls. ``LEASE_LOST`` if this
+        session does not hold the subscription under this fence: hold again. If the new fence is the old
+        one and 1, nobody held it between, and a batch handled meanwhile may be marked under the new one
+    SUBS [n, stream|nil]
+        ``[SubscriptionRow, ...]``
+    FREE [n, stream, name, fence|nil]
+        ``nil``: the hold of that fence is given up. ``LEASE_LOST``, which changes nothing, if this
+        session does not have it. A nil fence means the hold of any session, or the last one, and needs
+        ``manage``; ``NOT_FOUND`` if there is none
+    SEEK [n, stream, name, watermark]
+        ``nil``, or ``HELD``: it goes on behind that message (-1: the newest). A new name is made
+    FORGET [n, stream, name]
+        ``nil``: it is removed. ``HELD``, ``NOT_FOUND``
 
 From the broker, without a request::
 
