@@ -84,14 +84,13 @@ def clean() -> list[list[Line]]:
         run(2, features.PAGES, "p.1", payload="p.0"), run(2, features.PAGES, "p.2", payload="p.1"),
         run(2, features.PAGES, "p.3", payload="p.2"), answered(3, features.PARENTS, "p"),
         pushed(0, features.ANSWERS, "a"), run(1, features.ANSWERS, "a"), answered(2, features.ANSWERS, "a"),
-        pushed(0, features.BURSTS, "bursts-1", fate="", burst=1), run(1, features.BURSTS, "bursts-1"),
+        pushed(0, features.BURSTS, "bursts-1", fate=""), run(1, features.BURSTS, "bursts-1"),
         acknowledged(1.3, features.BURSTS, "bursts-1"),
-        pushed(0, features.BURSTS, "bursts-7", fate="reject", burst=1),
+        pushed(0, features.BURSTS, "bursts-7", fate="reject"),
         run(1, features.BURSTS, "bursts-7", "reject"), run(2, features.SPOILT, "bursts-7"),
-        pushed(0, features.BURSTS, "bursts-9", fate="", burst=1), cancelled(1, "bursts-9"),
-        pushed(0, features.BURSTS, "bursts-10", fate="", burst=1), cancelled(1, "bursts-10", answer=""),
-        *(pushed(0, features.FLOODS, f"floods-{number}", fate="", burst=1) for number in (1, 2)),
-        run(1, features.FLOODS, "floods-1"), run(1.5, features.FLOODS, "floods-2"),
+        pushed(0, features.BURSTS, "bursts-9", fate=""), cancelled(1, "bursts-9"),
+        pushed(0, features.BURSTS, "bursts-10", fate=""), cancelled(1, "bursts-10", answer=""),
+        pushed(0, features.FLOODS, "floods-1", fate=""), run(1, features.FLOODS, "floods-1"),
         run(3, features.TICKS, "tick@2026-11-26T02:00:00Z", payload="tick"),
     ]  # fmt: skip
 
@@ -141,24 +140,20 @@ PLANTED: dict[str, tuple[str, list[Line]]] = {
         "order",
         [*pushed(0.6, features.ORDERS, "o2", key="k", place=2), *run(2.1, features.ORDERS, "o2")],
     ),
-    "a job of a flood behind a later one": (
-        "order",
-        [*pushed(0, features.FLOODS, "floods-0", fate="", burst=1), *run(2, features.FLOODS, "floods-0")],
-    ),
     "a cancelled job that is begun": ("again", run(2, features.BURSTS, "bursts-9")),
     "a job that was committed and cancelled": ("again", cancelled(2, "bursts-1", "cancel running")),
     "a burst's job under another id": ("again", run(1, features.BURSTS, "bursts-1", job="another")),
     "a job that is not done and was not there to be cancelled": (
         "lost",
         [
-            *pushed(0, features.BURSTS, "bursts-11", fate="", burst=1),
+            *pushed(0, features.BURSTS, "bursts-11", fate=""),
             *cancelled(1, "bursts-11", answer="missed"),
         ],
     ),
     "a changed job that is not done": (
         "lost",
         [
-            *pushed(0, features.BURSTS, "bursts-12", fate="", burst=1),
+            *pushed(0, features.BURSTS, "bursts-12", fate=""),
             *cancelled(1, "bursts-12", "change", answer=""),
         ],
     ),
@@ -234,12 +229,6 @@ def test_a_planted_breach_of_jobs_is_found_with_its_evidence(name: str) -> None:
     found = [check for check in job_checks(ledger(*clean(), lines)) if check.kind == kind]
     assert found
     assert all(breach.evidence for breach in found)
-
-
-def test_a_flood_may_be_out_of_order_for_some_seconds_after_a_fault() -> None:
-    lines = PLANTED["a job of a flood behind a later one"][1]
-    fault = Disturbance("SIGSTOP of a client", "worker-1", -9.0, -8.0)
-    assert [*job_checks(ledger(*clean(), lines, faults=[fault]))] == []
 
 
 def test_what_is_refused_or_done_is_no_backlog(tmp_path: Path) -> None:

@@ -184,22 +184,6 @@ def out_of_order(ledger: Ledger) -> Iterator[Breach]:
             before = max(filter(None, [before, (end, key) if end else None]), default=None)
 
 
-def floods_out_of_order(ledger: Ledger) -> Iterator[Breach]:
-    """Yield jobs that a worker of one broker began behind a later one of their flood, with no fault near."""
-    latest: dict[tuple[str, str, int], tuple[int, Key]] = {}
-    for fact in ledger.facts:
-        key = (fact.queue, fact.id)
-        pushed = ledger.pushed.get(key)
-        if fact.what != books.BEGUN or fact.about["attempt"] != 1 or key[0] != features.FLOODS or not pushed:
-            continue
-        flood, number = (fact.program, pushed.program, pushed.about["burst"]), int(fact.id.rpartition("-")[2])
-        before, other = latest.get(flood, (-1, key))
-        latest[flood] = max((number, key), (before, other))
-        if number < before and ledger.is_calm(pushed.at, fact.at):
-            text = f"job {fact.id} of a flood began behind {other[1]}"
-            yield Breach("order", text, ledger.story(other) + ledger.story(key))
-
-
 def over_limits(ledger: Ledger) -> Iterator[Breach]:
     """Yield where more jobs ran, or began, than the limits allow."""
     yield from _too_many_at_once("max_running", features.MAX_RUNNING, _single_runs(ledger, features.NARROW))
@@ -317,6 +301,6 @@ def idle(ledger: Ledger) -> Iterator[Breach]:
 
 
 _CHECKS: Final = (
-    lost, unexpected, again, ended_twice, stored_twice, done_twice, out_of_order, floods_out_of_order,
+    lost, unexpected, again, ended_twice, stored_twice, done_twice, out_of_order,
     over_limits, wrong_results, hung, refused, idle,
 )  # fmt: skip

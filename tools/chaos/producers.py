@@ -136,7 +136,7 @@ def _bursts(life: Life, queue: str, share: float) -> Iterator[list[str]]:
         life.wait_for_room()
         burst = [life.new_id(queue, number) for number in range(sent, sent + size)]
         for name in burst:
-            life.book.note(PUSHED, queue, name, fate=features.fate_in_pack(name), burst=sent)
+            life.book.note(PUSHED, queue, name, fate=features.fate_in_pack(name))
         yield burst
         sent += size
 

@@ -41,8 +41,7 @@ def worker(life: Life) -> None:
             prefetch=life.random.choice(_OF_PACKS) if name in features.PACKED else _PREFETCH,
             name=life.program,
             stop_timeout=5.0,
-            # One broker keeps an order
-            endpoint=life.endpoints.partition(",")[0] if name == features.FLOODS else life.endpoints,
+            endpoint=life.endpoints,
         )
         for name in features.WORKED_BY_LIBRARY
     ]
