@@ -73,7 +73,8 @@ def _removal(which: dict[str, Any]) -> DeleteOne:
         ("_clear", lambda _bits: {}, Bounds(COMMITS_AND_A_LIFT, unclear=1), "left"),
         ("DeleteOne", _removal, Bounds((("cancel", 0b001),)), "run again"),
         ("left_in", lambda stored: (1 << stored["count"]) - 1, Bounds(COMMITS_AND_A_LIFT, unclear=1), "left"),
-        ("_end_lifted", lambda *_: set(), Bounds((("cancel", 0b001),)), "run again"),
+        ("_end_lifted", lambda *_: set(), Bounds((("cancel", 0b001),), unclear=1), "run again"),
+        ("_each", lambda *_: {}, Bounds((("cancel", 0b001),)), "ended twice"),
         (
             "_held",
             lambda pack, reservation: {"_id": pack.id, "owner": reservation.owner},

@@ -140,13 +140,13 @@ def test_a_pack_is_marked_with_each_commit_and_removed_with_the_last(packs: Queu
     assert stored_as(packs) == []
 
 
-def test_a_repeated_commit_changes_nothing(packs: QueueStore) -> None:
+def test_a_repeated_commit_changes_nothing_and_says_that_nobody_knows(packs: QueueStore) -> None:
     jobs = pushed(packs, made(100, owner=ME))
     packs.commit(jobs[:50])
     jobs[0].pack.done = 0  # type: ignore[union-attr]
-    assert packs.commit(jobs[:50]) == {}
+    assert set(map(type, packs.commit(jobs[:50]).values())) == {UncertainError}
     assert stored_as(packs) == [50]
-    packs.commit(jobs[50:])
+    assert packs.commit(jobs[50:]) == {}
     assert set(map(type, packs.commit(jobs[50:]).values())) == {UncertainError}
 
 
@@ -271,6 +271,14 @@ def test_a_commit_ends_a_job_that_a_lift_without_an_answer_has_stored_alone(pack
     assert packs.commit(jobs[:10]) == {}
     assert packs.commit(jobs[10:]) == {}
     assert stored_as(packs) == []
+
+
+def test_a_commit_of_two_packs_ends_what_such_a_lift_has_stored_alone(packs: QueueStore) -> None:
+    jobs = pushed(packs, made(MOST * 2, owner=ME))
+    unanswered, pack = copy(jobs[3]), copy(jobs[3].pack)
+    unanswered.pack_into(pack)
+    packs.lift([unanswered])
+    assert packs.commit([jobs[3], jobs[MOST]]) == {}
 
 
 def test_the_job_whose_id_its_pack_has_is_lifted_as_any(packs: QueueStore) -> None:
@@ -471,6 +479,29 @@ def test_a_running_job_is_cancelled_and_its_broker_goes_on_with_the_others(
     assert sorted(job["_id"] for job in packs.jobs.find({"state": "ready"})) == ids([*jobs[:3], jobs[4]])
     assert packs.commit(jobs[5:50]) == packs.commit(jobs[50:]) == {}
     assert not packs.jobs.find_one({"left": {"$exists": True}})
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_a_commit_of_a_job_that_was_cancelled_meanwhile_does_not_say_that_it_is_done(
+    packs: QueueStore, changes: ChangesAtOnce, count: int
+) -> None:
+    jobs = pushed(packs, made(100, owner=ME))
+    changes.cancel(packs.queue, jobs[0].id, NOW, running=True)
+    assert set(map(type, packs.commit(jobs[:1]).values())) == {UncertainError}
+    changes.cancel(packs.queue, jobs[9].id, NOW, running=True)
+    problems = packs.commit(jobs[10 - count : 10])
+    assert {job_id: type(problem) for job_id, problem in problems.items()} == {jobs[9].id: UncertainError}
+    assert packs.commit([*jobs[1 : 10 - count], *jobs[10:]]) == {}
+    assert stored_as(packs) == []
+
+
+def test_a_commit_of_many_packs_says_it_of_the_cancelled_job(
+    packs: QueueStore, changes: ChangesAtOnce
+) -> None:
+    jobs = pushed(packs, made(MOST * 3, owner=ME))
+    changes.cancel(packs.queue, jobs[3].id, NOW, running=True)
+    assert packs.commit([*jobs[:8], *jobs[MOST : MOST + 8], *jobs[-8:]]).keys() == {jobs[3].id}
+    assert stored_as(packs) == [MOST - 8] * 3
 
 
 def test_all_that_is_left_beside_a_cancelled_job_is_given_back(

@@ -70,8 +70,8 @@ class Moment(NamedTuple):
     """All there is; each part can be hashed. Sets of jobs are bits.
 
     ``up``, ``sure``: brokers that live, and whose lease nobody can have declared dead. ``missed``: the
-    reservations that an audit has missed once, of each broker. ``ends``: the jobs that a commit, or an order,
-    may have removed. ``acked``: those whose commit was answered.
+    reservations that an audit has missed once, of each broker. ``acked``, ``cancelled``: jobs whose commit,
+    or cancel, was answered.
     """
 
     stored: tuple[bytes, ...]
@@ -85,6 +85,7 @@ class Moment(NamedTuple):
     missed: tuple[frozenset[tuple[str, int]], ...]
     script: tuple[tuple[str, int], ...]
     acked: int
+    cancelled: int
     budget: tuple[int, int, int]
 
 
@@ -104,11 +105,11 @@ def explore(verbs: PackVerbs, bounds: Bounds, *, looking_for: str = "", most: in
     up = OWNERS[: bounds.brokers]
     first = Moment(
         *((), False, OWNERS[bounds.brokers :], up, up, hands, (_begun(push, _NOTHING),), ()),
-        *((frozenset(), frozenset()), bounds.script, 0),
+        *((frozenset(), frozenset()), bounds.script, 0, 0),
         budget=(bounds.unclear, bounds.crashes, bounds.stalls),
     )
     undisturbed = not any(first.budget) and all(name != "cancel" for name, _ in bounds.script)
-    model = _Model(verbs, faultless=undisturbed)
+    model = _Model(verbs, faultless=undisturbed, clear=not any(first.budget))
     return search(tuple(first), model.steps, _ended, looking_for, most)
 
 
@@ -156,9 +157,10 @@ def places(stored: tuple[bytes, ...]) -> dict[int, Place]:
 
 
 class _Model:
-    def __init__(self, verbs: PackVerbs, *, faultless: bool) -> None:
+    def __init__(self, verbs: PackVerbs, *, faultless: bool, clear: bool) -> None:
         self._verbs = verbs
         self._faultless = faultless
+        self._clear = clear
 
     def steps(self, moment: tuple[Any, ...]) -> Iterator[Step]:
         """Yield every step that is possible at this moment."""
@@ -231,6 +233,8 @@ class _Model:
         verb = work.verb
         if verb.name == "claim":
             return _claimed(now, verb, value), ""
+        if verb.name == "cancel" and value:
+            return self._ended_once(now._replace(cancelled=now.cancelled | verb.jobs))
         if hand is None or verb.name == "progress":
             return now, ""
         workers = hand.workers | (ALL if verb.name == "push" and hand.owner not in now.dead else 0)
@@ -255,7 +259,12 @@ class _Model:
             wrong = "accepted twice: two commits of one job were answered"
         elif any(at in there for at in _jobs(done)):
             wrong = "run again: a job is there after its commit was answered"
-        return now._replace(acked=now.acked | done), wrong
+        now, twice = self._ended_once(now._replace(acked=now.acked | done))
+        return now, wrong or twice
+
+    def _ended_once(self, now: Moment) -> tuple[Moment, str]:
+        wrong = "ended twice: a cancel and a commit of one job were answered"
+        return now, wrong if self._clear and now.acked & now.cancelled else ""
 
     # --------------------------------------------------------------- duties
 

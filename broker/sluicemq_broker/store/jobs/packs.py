@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import chain
@@ -402,7 +402,8 @@ def _bits(jobs: Iterable[Job]) -> int:
 def end_packed(jobs: Jobs, ended: Sequence[Job]) -> dict[str, SluiceError]:
     """Commit jobs that lie in packs; return the ids of those that were not ended, and why.
 
-    Lost reply: a repetition finds the marks, or the pack removed. Raises the driver's errors.
+    Lost reply: a repetition finds the marks, or the pack removed. It says :class:`Uncertain` of marks that it
+    has not set: an order may have removed the job. Raises the driver's errors.
     """
     packs = _by_pack(ended)
     writes: list[DeleteOne | UpdateOne] = []
@@ -417,10 +418,9 @@ def end_packed(jobs: Jobs, ended: Sequence[Job]) -> dict[str, SluiceError]:
     problems: dict[str, SluiceError] = {}
     if answer.deleted_count + answer.modified_count < len(writes):
         with applied():
-            problems = _not_all(jobs, packs, answer.deleted_count)
+            problems = _not_all(jobs, packs, answer.deleted_count, answer.modified_count)
     for pack, these in packs.items():
-        if these[0].id not in problems:
-            pack.done |= _bits(these)
+        pack.done |= _bits(job for job in these if job.id not in problems)
     if answer.deleted_count < len(writes):
         with applied():
             remove_empty(jobs, [pack.id for pack in packs if not pack.left])
@@ -437,33 +437,59 @@ def remove_empty(jobs: Jobs, packs: Sequence[str]) -> None:
         jobs.delete_many({"_id": {"$in": packs}, "left": 0}, hint=BY_ID)
 
 
-def _not_all(jobs: Jobs, packs: Mapping[Pack, list[Job]], removed: int) -> dict[str, SluiceError]:
+def _not_all(
+    jobs: Jobs, packs: Mapping[Pack, list[Job]], removed: int, marked: int
+) -> dict[str, SluiceError]:
     """Look into packs of which not all were written; mark what is not marked, and end what was lifted.
 
     Lifted jobs come last: a job whose bit was found set by a lift is stored alone by then.
     """
     wanted = {"owner": 1, "hold": 1, **dict.fromkeys(_WORDS, 1)}
     problems: dict[str, SluiceError] = {}
-    while True:
-        found = jobs.find({"_id": {"$in": [pack.id for pack in packs]}}, wanted, hint=BY_ID)
+    asked = {pack: _bits(these) for pack, these in packs.items()}
+    all_set: list[tuple[dict[Pack, int], int]] = []  # and of how many packs each statement has set them
+    while asked:
+        found = jobs.find({"_id": {"$in": [pack.id for pack in asked]}}, wanted, hint=BY_ID)
         there = {document["_id"]: document for document in found}
-        missing = len(packs) - len(there)
-        problems, marks = {}, []
-        for pack, these in packs.items():
-            stored, bits, held = there.get(pack.id), _bits(these), these[0].reservation
+        missing = len(asked) - len(there)
+        set_ = {pack: bits & done_bits(there.get(pack.id, {})) for pack, bits in asked.items()}
+        all_set.append(({}, marked))
+        left: dict[Pack, int] = {}
+        for pack, bits in asked.items():
+            stored, these = there.get(pack.id), packs[pack]
             if stored is None:
                 if missing > removed:
-                    problems |= {job.id: uncertain(job.id) for job in these}
-            elif (stored.get("owner"), stored.get("hold")) != held:
-                problems |= {job.id: taken_over(job.id) for job in these}
-            elif left := bits & ~done_bits(stored):
-                which = {**_held(pack, these[0].reservation), **_clear(left)}
-                marks.append(UpdateOne(which, _marking(left)))
+                    problems |= _each(uncertain, these, bits)
+            elif (stored.get("owner"), stored.get("hold")) != these[0].reservation:
+                problems |= _each(taken_over, these, bits)
+            else:
+                pack.done |= set_[pack]
+                if set_[pack] == bits:
+                    all_set[-1][0][pack] = bits
+                else:
+                    left[pack] = bits & ~set_[pack]
+                    problems |= _each(uncertain, these, set_[pack])
+        marks = [
+            UpdateOne({**_held(pack, packs[pack][0].reservation), **_clear(bits)}, _marking(bits))
+            for pack, bits in left.items()
+        ]
         # failpoint packs.mark
-        if not marks or jobs.bulk_write(marks, ordered=False).modified_count == len(marks):
+        marked = jobs.bulk_write(marks, ordered=False).modified_count if marks else 0
+        if marked == len(marks):
             break  # else a lift has set a bit meanwhile, so fewer are left the next time
+        asked, removed = left, 0
     ended = _end_lifted(jobs, packs)
+    for found_set, ours in all_set:
+        doubtful = [_each(uncertain, packs[pack], bits) for pack, bits in found_set.items()]
+        doubtful = [these for these in doubtful if not these.keys() & ended]
+        if len(doubtful) > ours:  # an order has set those of one of them, and nobody knows which
+            problems.update(chain.from_iterable(these.items() for these in doubtful))
     return {job_id: problem for job_id, problem in problems.items() if job_id not in ended}
+
+
+def _each(problem: Callable[[str], SluiceError], jobs: Iterable[Job], bits: int) -> dict[str, SluiceError]:
+    """Return the problem of each of these jobs whose bit is among these."""
+    return {job.id: problem(job.id) for job in jobs if _bits([job]) & bits}
 
 
 def _end_lifted(jobs: Jobs, packs: Mapping[Pack, list[Job]]) -> set[str]:
@@ -475,10 +501,11 @@ def _end_lifted(jobs: Jobs, packs: Mapping[Pack, list[Job]]) -> set[str]:
         ]
     }
     ended = {document["_id"] for document in jobs.find(alone, {"_id": 1})}
-    if ended:
-        # failpoint packs.end_lifted
-        jobs.delete_many(alone)
-    return ended
+    if not ended:
+        return ended
+    # failpoint packs.end_lifted
+    removed = jobs.delete_many(alone).deleted_count
+    return ended if removed == len(ended) else set()  # an order may have removed one of them meanwhile
 
 
 # ------------------------------------------------------------------------------------ release
