@@ -57,6 +57,8 @@ from sluicemq_devices.hub import DeviceCount, Metric, Mishap
 
 _Row = dict[str, str]
 _MEANING: Final = "meaning, and what it may be"
+#: Columns of a table of verbs.
+_VERBS: Final = ("verb", "array", "answer")
 
 
 def verbs() -> dict[bytes, Needs]:
@@ -287,17 +289,17 @@ def _first_sentence(function: Callable[..., Any]) -> str:
     return re.split(r"(?<=[.])\s", text)[0].rstrip(".")
 
 
-def verbs_of(section: str) -> str:
-    """Return a table of the verbs in a section of the protocol's docstring."""
+def described(section: str, *columns: str) -> str:
+    """Return a table of what a section of the protocol's docstring describes: names, form, text."""
     text = (inspect.getdoc(wire) or "").partition(f"\n{section}::\n\n")[2].partition("\n\n")[0]
-    entries = re.findall(r"^    ([A-Z, ]+) (\[.*)\n((?: {8}.*\n?)+)", text, re.MULTILINE)
+    entries = re.findall(r"^    ([\w, ]+?)(?: \| (.+)| (\[.*))?\n((?: {8}.*\n?)+)", text, re.MULTILINE)
     return _table(
         {
-            "verb": ", ".join(f"`{name}`" for name in names.split(", ")),
-            "array": f"`{array}`".replace("...", "…"),
-            "answer": _linked(" ".join(answer.split())),
+            columns[0]: ", ".join(f"`{name}`" for name in names.split(", ")),
+            **({columns[1]: _linked(form or f"``{array}``" if form or array else "")} if columns[2:] else {}),
+            columns[-1]: _linked(" ".join(answer.split())),
         }
-        for names, array, answer in entries
+        for names, form, array, answer in entries
     )
 
 
@@ -433,11 +435,17 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "library": _library,
     "nouns": _nouns,
     "rows": _rows,
-    "reading-verbs": lambda: verbs_of("Reading state"),
-    "changing-verbs": lambda: verbs_of("Changing jobs and queues"),
-    "broker-verbs": lambda: verbs_of("Brokers and tasks"),
-    "stream-verbs": lambda: verbs_of("Streams"),
-    "subscription-verbs": lambda: verbs_of("Subscriptions"),
+    "reading-verbs": lambda: described("Reading state", *_VERBS),
+    "changing-verbs": lambda: described("Changing jobs and queues", *_VERBS),
+    "broker-verbs": lambda: described("Brokers and tasks", *_VERBS),
+    "stream-verbs": lambda: described("Streams", *_VERBS),
+    "subscription-verbs": lambda: described("Subscriptions", *_VERBS),
+    "schedule-actions": lambda: described("Actions of SCHEDULE", "action", "takes", "answer"),
+    "user-actions": lambda: described("Actions of USERS", "action", "takes", "answer"),
+    "verdicts": lambda: described("Verdicts", "verdict", "detail", "means"),
+    "ready-options": lambda: described("Options of READY", "option", "means"),
+    "publish-options": lambda: described("Options of PUBLISH", "option", "means"),
+    "read-options": lambda: described("Options of READ", "option", "means"),
     "errors": lambda: _table(map(_error, SluiceError.__subclasses__())),
 }
 

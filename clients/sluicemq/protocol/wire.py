@@ -52,19 +52,8 @@ From the client::
                                                            a second element, if some existed before:
                                                            [[place, number], ...]
     READ    [n, stream, options]                        -> {rows, after, gone, newest}
-    SCHEDULE [n, action, {name?, ...}]                  -> recurring jobs: ``list`` -> [{name, ...}, ...],
-                                                           ``add`` {name, queue, payload, cron?, timezone?,
-                                                           every?, misfire?, options?} and ``resume`` ->
-                                                           {name, next_at, ...}, ``remove``, ``pause`` ->
-                                                           nil, ``run`` -> id of the job
-    USERS   [n, action, {name?, ...}]                   -> principals: ``list`` {after?, limit?} -> [{name,
-                                                           keys, permissions, ...}, ...], by name; ``show``,
-                                                           ``add`` {name, permissions, key?, password?,
-                                                           token?, tenant?, limits?, note?}, ``permit`` {name,
-                                                           permissions?, tenant?, limits?} and ``rotate``
-                                                           {name, kind, key?, password?, drop?} or {name, id}
-                                                           -> {name, ...}, ``token`` if one was made;
-                                                           ``remove`` -> nil
+    SCHEDULE [n, action, {name?, ...}]                  -> recurring jobs, by its actions below
+    USERS   [n, action, {name?, ...}]                   -> principals, by its actions below
     AUDIT   [n, {principal?, action?, name?, outcome?, since?, until?, after?, limit?}]
                                                         -> {records, next}: administrative acts, logins and
                                                            refusals, the newest first; ``after``: the next of
@@ -230,40 +219,103 @@ From the broker, without a request::
 A bulk operation (PURGE, DELETE, REDRIVE, DISCARD) that is not done after ``wait`` seconds is answered with
 ``{task, done, total|nil}`` and goes on as a task. With nil, or without ``wait``, the answer comes at its end.
 
-READY may have options, a map. ``look`` (true): the answer comes after the ready jobs have been sent, up to
-the credit. ``pop`` (true): each job is removed before it is sent, and there is nothing to settle; ``credit``
-is then the number of further jobs, added to what is left of the credit before. With credit 0 and ``look``,
-the answer comes after all jobs that have been removed.
+Options of READY::
 
-The messages of a PUBLISH are a ``bin`` as in ``packed.py``, 4,096 at most. Its options are a map, and all may
-be left out. ``id``: the id of these messages together, up to 128 bytes: they are stored once. ``again``
-(true): they may have come before. ``ids``: ``[[place, id], ...]`` of messages with an id of their own.
-``last``: the messages are stored only if the stream ends with that number, else CONFLICT, whose third element
-is the number that it ends with. ``topic`` (bin): ``last`` counts for that topic only.
+    look
+        the answer comes only once all ready jobs have been sent, as far as the credit goes (within 30 s);
+        with credit 0 after all jobs that have been removed
+    wait
+        a queue that is not there is waited for: the answer is then a text that says so. With ``credit`` 0
+        it waits no more
+    pop
+        at most once: each job is removed before it is sent, and not settled. ``credit`` is how many more
+        jobs are wanted, added to what is left of the former credit
 
-The options of a READ are a map. It begins behind ``after`` (a number; 0: with the oldest), or with ``since``
-(Unix seconds), or with ``new`` (true: what is published from now on). ``topics``: bins, which are beginnings,
-patterns, or ``=`` and a topic. ``most``: messages, 1 to 10,000. ``bytes``: about as many, up to 4 MiB.
-``wait``: seconds until there are some, up to 60. A row of its answer is ``[first, time, messages,
-places|nil]``: with nil the messages are numbered from ``first`` on, else the number of each is ``first`` and
-its place. ``after``: for the next READ. ``gone``: nil, or the first and the last number of messages that were
-removed before they were read. ``newest``: the newest number that is known.
+Options of PUBLISH::
 
-Verdicts:
+    id
+        of these messages together, 1 to 128 bytes. Sent again with ``again``, they are stored once.
+        ``ID/000000000012``: the client's ``id`` of HELLO and a number of 12 digits
+    again
+        true: they may have been sent before, to this broker or another
+    ids
+        ``[[place, id], ...]``: of messages with an id of their own, which within the stream's
+        ``dedupe_window`` is stored once
+    last
+        stored only if the stream ends with this number (0: is empty). Else ``CONFLICT``, whose third
+        element after the number, a string, is where it ends
+    topic
+        with ``last``, a ``bin``: only if this topic ends with that number
 
-* ``COMMIT``: done. Detail: the result, bin.
-* ``ROLLBACK``: to be delivered again. Detail: the reason, str; delay: seconds, nil: the job's back-off.
-* ``REJECT``: a dead letter. Detail: the reason.
-  To a broker with the feature ``failures`` it, or a ROLLBACK, may say which exception is behind it: onward
-  nil, then a map ``{type, place, traceback (bin), seconds}``.
-* ``RELEASE``: never started; given back without counting the attempt; due again after the delay, nil: 1 s.
-* ``FORWARD``: the job goes on to another queue, under its id. Onward: ``[queue, payload|nil, headers|nil]``,
-  nil: unchanged. Headers are those of a push, without ``id``, ``dedupe_id``, ``dedupe_window``, ``reply``.
-* ``FANOUT``: the job waits until its children are done, and has this result then. Detail: the result, bin;
-  onward: ``[[queue, payload|nil, headers|nil], ...]``, up to 1,000 new jobs, whose ids are the job's id with
-  ``.1``, ``.2`` and so on. Options: a map; with ``join: true`` the job is delivered once more instead, with a
-  tenth element in its row of DELIVER: ``[[id, result|nil, error|nil], ...]``, how each child has ended. With
-  ``allow_failures: true`` a child that fails counts as one that is done.
+Options of READ::
+
+    after
+        a number: begin behind it; 0, and by default: with the oldest that is kept
+    since
+        Unix seconds: begin with the first that is not older
+    new
+        true: begin with what is published from now on
+    topics
+        ``bin``s: a beginning (``orders``), a pattern (``orders.*.paid``, ``orders.>``), or ``=`` and a
+        topic
+    most
+        messages, 1 to 10,000
+    bytes
+        about this many, to 4 MiB; one message comes in any case
+    wait
+        seconds, to 60, until there is a message; by default the answer comes at once
+
+Verdicts::
+
+    COMMIT | result, ``bin``
+        done
+    ROLLBACK | reason, ``str``
+        given back; due again ``delay`` seconds from now, with nil after the job's back-off
+    REJECT | reason, ``str``
+        to the dead letters
+    RELEASE
+        never started: given back without counting the attempt; due again ``delay`` seconds from now, with
+        nil after one second, with 0 at once
+    FORWARD
+        on to another queue; ``onward`` is ``[queue, payload|nil, headers|nil]``, nil being as it was.
+        Headers are those of a push, without ``id``, ``dedupe_id``, ``dedupe_window``, ``reply``
+    FANOUT | result, ``bin``
+        waits until its children are done, and has this result then; ``onward`` is ``[[queue, payload|nil,
+        headers|nil], ...]``, 1,000 at most. A sixth element is a map of options. With ``allow_failures``
+        a child that fails counts as one that is done. With ``join`` it is delivered once more instead,
+        and its row of DELIVER has a tenth element: ``[[id, result|nil, error|nil], ...]``, how each child
+        has ended
+
+Actions of SCHEDULE::
+
+    list | ``{}``
+        ``[ScheduleRow, ...]``, by name
+    add | ``{name, queue, payload, cron? or every?, timezone?, misfire?, options?}``
+        this one, which takes the place of one of its name. ``BAD_HEADERS`` says what is not valid;
+        ``QUEUE_FULL``: there are 1,000
+    pause, remove | ``{name}``
+        ``nil``, or ``NOT_FOUND``
+    resume | ``{name}``
+        this one. The next run is planned again. ``BAD_HEADERS``: this broker does not know its time zone
+    run | ``{name}``
+        the id of the job that was pushed
+
+Actions of USERS::
+
+    list | ``{after?, limit?}``
+        ``[PrincipalRow, ...]``, by name: behind the name ``after``, 1,000 at most
+    show | ``{name}``
+        this one, or ``NOT_FOUND``
+    add | ``{name, permissions, key?, password?, token?, tenant?, limits?, note?}``
+        this one. ``key``: a public key in Z85. ``token: true``: the row has a new ``token``. ``limits``:
+        ``{max_rate?, max_bytes_rate?}``
+    rotate | ``{name, kind, key?, password?, drop?, note?}`` or ``{name, id}``
+        this one, with a new ``token`` for that kind. ``drop: true``: other keys of this kind end; a
+        password always takes the place of the one before. ``id``: this key ends
+    permit | ``{name, permissions?, tenant?, limits?}``
+        this one; what is not given stays as it is, ``tenant: ""`` is none
+    remove | ``{name}``
+        ``nil``
 
 A side that is silent for ``silence`` seconds (HELLO's answer) counts as gone. A side with nothing to send
 sends PING every ``heartbeat`` seconds, the broker too. A client does not answer the broker's PING: its next
