@@ -1,9 +1,7 @@
 """Turns of the hub: the watch over them, the time of a peer, a process that stood still."""
 
-from __future__ import annotations
-
-import time
 from collections.abc import Callable, Iterator
+from time import thread_time
 
 import gevent
 import pytest
@@ -36,8 +34,8 @@ def watched_turns(counters: Counters) -> Iterator[Turns]:
 
 def compute(seconds: float) -> None:
     """Have this thread compute for so long, whatever else the machine does."""
-    until = time.thread_time() + seconds
-    while time.thread_time() < until:
+    until = thread_time() + seconds
+    while thread_time() < until:
         pass
 
 
