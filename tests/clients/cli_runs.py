@@ -1,7 +1,5 @@
 """Runs of the command: beside a broker that is played, or as a process where something is not installed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Keys and passwords of the library: who gets in at libzmq's own servers, and who is told why not."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The bench: every scenario, its subscribers, and times that can't be flattered."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """User code holds up no I/O thread: callbacks, handlers of log lines and exporters of spans may wait."""
 
-from __future__ import annotations
-
 import logging
 import os
 import threading

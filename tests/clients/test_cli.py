@@ -1,7 +1,5 @@
 """The command: shared options, a store or broker away, completion, ``ping --http``."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

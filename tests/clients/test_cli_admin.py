@@ -1,7 +1,5 @@
 """The commands of an operator against a scripted broker: show, change, redrive, pause; and the library's."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from time import time

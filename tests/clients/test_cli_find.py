@@ -1,7 +1,5 @@
 """``sluicemq find``, ``history`` and ``incidents``: what they ask, what they show, and how they go on."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

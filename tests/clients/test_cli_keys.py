@@ -1,7 +1,5 @@
 """``sluicemq key``, and what the commands do with keys, passwords and profiles at a broker with a guard."""
 
-from __future__ import annotations
-
 import json
 import stat
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """``sluicemq push``, ``call``, ``result`` and ``pop``: what they take, refuse and say."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

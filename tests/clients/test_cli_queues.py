@@ -1,7 +1,5 @@
 """Commands that show and order: queues, stats, peek, purge, delete, cancel."""
 
-from __future__ import annotations
-
 import json
 import re
 from datetime import UTC, datetime

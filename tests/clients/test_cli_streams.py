@@ -1,7 +1,5 @@
 """``sluicemq streams`` at a real broker."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``sluicemq top``, ``workers`` and ``queues --watch``: what they ask, and what stands in 80 columns."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """``sluicemq work``: a command's exit status is the verdict."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

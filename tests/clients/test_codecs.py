@@ -1,7 +1,5 @@
 """Values in place of bytes: JSON and codecs of a program's own, with the content type in a job's headers."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Old names work, and warn at the line of the program that uses them, with what to write instead."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys

@@ -1,7 +1,5 @@
 """The library in a forked child: it begins anew or refuses, and the parent goes on undisturbed."""
 
-from __future__ import annotations
-
 import http.client
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Publisher, Reader and Subscription in a forked child: anew, or refused; the parent goes on undisturbed."""
 
-from __future__ import annotations
-
 from clients.test_forks import MODES, run
 from sluicemq import Publisher, Reader
 

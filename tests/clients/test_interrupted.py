@@ -1,7 +1,5 @@
 """Ctrl-C: what a command has done by then, what it still waits for, and how to go on."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """Every command has ``--json``, and prints one JSON object on stdout with it."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """One life for every object that has a connection: start, stop, run, close, ``with``, and equal answers."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The namespaces of a client, each of their verbs at a real broker; and the methods of 0.3."""
 
-from __future__ import annotations
-
 import inspect
 import threading
 from secrets import token_hex

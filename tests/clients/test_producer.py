@@ -1,7 +1,5 @@
 """The producer against a scripted broker: batches, confirmations, refusals, bounds, its end."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

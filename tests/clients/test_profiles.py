@@ -1,7 +1,5 @@
 """Choice of endpoint, key and password: keywords, the environment, a profile, the default, in this order."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

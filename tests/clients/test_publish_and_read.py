@@ -1,7 +1,5 @@
 """The library's Publisher and Reader, at a real broker."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any

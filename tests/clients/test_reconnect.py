@@ -1,7 +1,5 @@
 """The connection against brokers that die, come back, fall silent, or are no brokers."""
 
-from __future__ import annotations
-
 import re
 import threading
 from typing import Any

@@ -1,7 +1,5 @@
 """Results, batches and claims of the library against a scripted broker: what it asks, and when again."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The library with several endpoints: it goes on at another broker, and says where it is."""
 
-from __future__ import annotations
-
 import logging
 import socket
 import threading

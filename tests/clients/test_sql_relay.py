@@ -1,7 +1,5 @@
 """The relay of an outbox in SQL: the order of its posts, when the broker has no room for one."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 

@@ -1,7 +1,5 @@
 """Where reading a stream begins: what is sent for it, and what is no start."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The library's Subscription: one holder works, the next goes on where it was."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from secrets import token_hex

@@ -1,7 +1,5 @@
 """Types of the library, as programs see them: two checkers find a whole program right, and each mistake."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

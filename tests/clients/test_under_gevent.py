@@ -1,7 +1,5 @@
 """The library in a process that gevent has patched: nothing blocks the other greenlets."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

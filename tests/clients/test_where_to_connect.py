@@ -1,7 +1,5 @@
 """Where library and commands connect to: one variable, endpoints, refusals that name what is wrong."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """The worker against a scripted broker: verdicts, credit, heartbeats, its end."""
 
-from __future__ import annotations
-
 import functools
 import select
 import signal

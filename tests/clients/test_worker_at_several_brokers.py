@@ -1,7 +1,5 @@
 """A worker of several brokers: one prefetch, shared by its connections and never exceeded."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from time import monotonic

@@ -1,7 +1,5 @@
 """One worker for several queues: one connection, one pool of threads, shares by weight or a strict order."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter, deque
 from typing import Any

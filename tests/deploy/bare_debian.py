@@ -9,8 +9,6 @@ Its processes live in namespaces of their own, and end with it, whatever happens
 this machine: a test chooses free ports.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Builds of this project as wheels, as it is and otherwise, and the wheels of all that it needs."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -12,8 +12,6 @@ A container is a process as the first one of its pid namespace, on a root that c
 network of this machine: a test chooses free ports.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

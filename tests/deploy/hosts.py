@@ -1,7 +1,5 @@
 """Hosts for ``deploy/install``: a bare Debian with a checkout, and a stand-in for systemd."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Final

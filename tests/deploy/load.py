@@ -1,7 +1,5 @@
 """A producer and a worker that go on while a broker is upgraded."""
 
-from __future__ import annotations
-
 import threading
 from typing import Self
 

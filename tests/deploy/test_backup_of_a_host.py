@@ -1,7 +1,5 @@
 """A host that is backed up, destroyed and restored, as a bare Debian with ``deploy/install`` is."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

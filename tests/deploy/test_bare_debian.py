@@ -1,7 +1,5 @@
 """A bare Debian, as tests of installations use it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

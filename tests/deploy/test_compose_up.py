@@ -1,7 +1,5 @@
 """The services of ``compose.yaml`` with a real replica set: users, two brokers, commands, metrics."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

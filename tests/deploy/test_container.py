@@ -1,7 +1,5 @@
 """The image of ``deploy/container``: built without a registry, and run as clusters run it."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import shutil

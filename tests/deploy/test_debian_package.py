@@ -1,7 +1,5 @@
 """The Debian package on a bare Debian: installed, used, upgraded under load, removed, purged."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

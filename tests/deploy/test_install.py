@@ -1,7 +1,5 @@
 """``deploy/install`` on a bare Debian: installed, upgraded under load, rolled back, removed."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

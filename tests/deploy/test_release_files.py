@@ -1,7 +1,5 @@
 """``deploy/release`` builds sdists and wheels, twice and with the same bytes, and what lies beside them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A switchboard for doors in this process; clients are processes of their own or plain_sockets."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Callable, Iterator

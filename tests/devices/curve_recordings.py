@@ -1,7 +1,5 @@
 """Handshakes and messages of libzmq 4.3.5 with a side of ours whose keys and random bytes are fixed."""
 
-from __future__ import annotations
-
 from typing import Final
 
 #: A DEALER after its greeting: HELLO, INITIATE, messages ["", "hello"] and 300 bytes "x".

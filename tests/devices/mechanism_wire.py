@@ -1,7 +1,5 @@
 """Mechanisms driven without a socket, and over blocking ones with libzmq on the other side."""
 
-from __future__ import annotations
-
 import hashlib
 import socket
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """When what was sent has arrived: a PONG with the number of its PING, or what only the kernel can tell."""
 
-from __future__ import annotations
-
 import socket as plain
 from collections.abc import Callable
 from functools import partial

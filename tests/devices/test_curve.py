@@ -1,7 +1,5 @@
 """CURVE: our two sides with each other, with recordings of libzmq, and with what was altered."""
 
-from __future__ import annotations
-
 import copy
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What Python's looks for cycles cost a device in one step, and that connections need none."""
 
-from __future__ import annotations
-
 import gc
 import json
 import subprocess

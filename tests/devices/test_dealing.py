@@ -1,7 +1,5 @@
 """A STREAMER deals to whom has room."""
 
-from __future__ import annotations
-
 import itertools
 import struct
 from collections import Counter

@@ -1,7 +1,5 @@
 """``sluicemq device`` with keys: who gets in, which server is dialled, and what it refuses to do."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Every form of an address that libzmq takes."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Nobody's messages keep the hub from others: turns end in time, and who sends rubbish comes last."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable

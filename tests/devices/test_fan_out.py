@@ -1,7 +1,5 @@
 """What is for many subscribers goes out in turns; what publishers are told of subscriptions."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Handshakes that fail: whoever can't be served is named with what it wants, whoever ends first."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Lanes against real ZeroMQ sockets, and against those who speak it badly."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path

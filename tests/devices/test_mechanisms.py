@@ -1,7 +1,5 @@
 """Mechanisms: NULL, PLAIN, and the boxes of CURVE."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """What goes wrong is counted and said, without flooding the log, and without waiting for who reads it."""
 
-from __future__ import annotations
-
 import fcntl
 import logging
 import os

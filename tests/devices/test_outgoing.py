@@ -1,7 +1,5 @@
 """What goes out: peers share a budget of what they have not taken, a small answer never waits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

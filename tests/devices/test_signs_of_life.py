@@ -1,7 +1,5 @@
 """Heartbeats: who knows them is asked and cut for its silence; who does not, never."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import struct

@@ -1,7 +1,5 @@
 """Clients that are not known yet: how many an address has, whose handshake ends first, and their time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Messages that are not complete: many large ones share a budget, nobody waits for ever."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fixtures that several files here share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from secrets import token_hex
 from typing import Any

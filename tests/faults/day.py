@@ -8,8 +8,6 @@ leaves the brokers running until Ctrl-C, so that somebody can look; ``--folder``
 ``tests/faults/test_day.py`` holds that it can be told from the API.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

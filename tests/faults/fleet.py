@@ -1,7 +1,5 @@
 """Programs that a test starts beside the broker, to be killed and stopped; ended whatever happens."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Load on several brokers that keeps the books: confirmed, handled, committed, run again after that."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """MongoDB's messages as they lie on the wire, as far as a proxy must read them."""
 
-from __future__ import annotations
-
 import socket
 import struct
 from functools import cached_property

@@ -1,7 +1,5 @@
 """A MongoDB of the test's own, of one or three nodes, that can be killed and told to fail (test commands)."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import tempfile

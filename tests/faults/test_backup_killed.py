@@ -1,7 +1,5 @@
 """Backups and restores that are killed, or lose their primary: the next one works."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Strangers, crowds and rubbish at the HTTP door: turned away, while others are served."""
 
-from __future__ import annotations
-
 import json
 import resource
 import socket as sockets

@@ -4,8 +4,6 @@ Every door says the same of the same mistake: REQ gets ``["ERROR"][JSON]``, SMQ/
 position, and what a PUSH sent is among the dead letters.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import time

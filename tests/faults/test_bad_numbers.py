@@ -1,7 +1,5 @@
 """Every number that a stranger may say at any door: what can't be one is refused, nothing fails on it."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What a broker holds is bounded over all queues, whatever is slow: jobs on their way in, out, and back."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Iterator

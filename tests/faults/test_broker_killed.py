@@ -1,7 +1,5 @@
 """``kill -9`` of brokers and workers: confirmed jobs are done, transactions hold, histories add up."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal

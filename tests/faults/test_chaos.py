@@ -1,7 +1,5 @@
 """What held under chaos, and must go on holding; and half a minute of it."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 :class:`support.broker_process.BrokerProcess` checks after every test that they do when a broker stops.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """What happened in a day can be told by who has seen nothing of it: the API has it, and so the dashboard."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

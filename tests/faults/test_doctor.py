@@ -1,7 +1,5 @@
 """``sluicemq doctor``: set-ups that are broken, each in one way, and whether the cause is named."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -5,8 +5,6 @@ at which none has died by a script before it. Nothing may be lost, done twice or
 :mod:`faults.killed_at`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack

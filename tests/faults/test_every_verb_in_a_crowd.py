@@ -4,8 +4,6 @@ The dearest form is sound: it has as much in it as the verb takes, where the bro
 that reads nothing is read no more (:mod:`faults.test_every_verb_is_bounded`), so it costs next to nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import Any

@@ -3,8 +3,6 @@
 The tables name each of them; a new one without an entry fails.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, suppress

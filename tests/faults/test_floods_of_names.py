@@ -1,7 +1,5 @@
 """New names in a flood, at every door that makes some: it is slowed down, and leaves room to all others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from secrets import token_hex
 from typing import Any

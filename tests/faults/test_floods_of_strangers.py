@@ -1,7 +1,5 @@
 """Floods of strangers at a broker with keys: honest clients get in and work, and nothing of a flood stays."""
 
-from __future__ import annotations
-
 import http.client
 import ssl
 import threading

@@ -1,7 +1,5 @@
 """Between two statements of a verb: another broker acts, or MongoDB ends the transaction."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from secrets import token_hex

@@ -1,7 +1,5 @@
 """Requests that arrive late: their client has sent them again elsewhere, and was confirmed there."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import time

@@ -1,7 +1,5 @@
 """A broker that lives is not declared dead: not for a held reply, a full pool, or another's database."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from secrets import token_hex

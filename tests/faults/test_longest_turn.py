@@ -3,8 +3,6 @@
 What counts is the time that the broker's thread has computed, so that a loaded machine changes little.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator

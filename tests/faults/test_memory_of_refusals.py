@@ -1,7 +1,5 @@
 """What is refused, or left half said, takes no memory: the broker is as large as before."""
 
-from __future__ import annotations
-
 import socket as sockets
 from collections.abc import Iterator
 

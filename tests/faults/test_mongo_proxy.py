@@ -1,7 +1,5 @@
 """The proxy itself: what it does to a statement is what its tests rely on."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Each planted fault is seen by the tests that its entry names."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

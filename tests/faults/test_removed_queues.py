@@ -1,7 +1,5 @@
 """Queues and dead letters are removed while others use, count or look at them."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import time

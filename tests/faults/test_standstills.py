@@ -1,7 +1,5 @@
 """A store, a broker, its workers or the reader of its log stand still: all is told, nothing grows."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A broker that can't start, or lacks room, says why in one line."""
 
-from __future__ import annotations
-
 import json
 import resource
 import signal

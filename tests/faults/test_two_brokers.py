@@ -1,7 +1,5 @@
 """Two brokers on one queue: each does its part, and clients outlast either."""
 
-from __future__ import annotations
-
 import socket as sockets
 import threading
 from collections.abc import Callable, Iterator

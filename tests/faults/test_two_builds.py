@@ -1,7 +1,5 @@
 """A broker of the last schema beside one of this: what both know works across them, until the upgrade."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from operator import gt

@@ -1,7 +1,5 @@
 """A replica set without majority, primary or one node."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

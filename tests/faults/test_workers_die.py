@@ -1,7 +1,5 @@
 """A worker dies, freezes, or is killed by its job: others get the job, and only a poison job ends dead."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from secrets import token_hex

@@ -1,7 +1,5 @@
 """Workers that seem dead, freeze or die: what is lost, and what looks first."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

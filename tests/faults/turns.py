@@ -3,8 +3,6 @@
 Turns are measured in CPU time of the broker's thread, which other programs on the machine hardly change.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

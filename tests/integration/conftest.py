@@ -1,7 +1,5 @@
 """A queue's store over the real MongoDB, empty for each test; one database for each file of tests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from secrets import token_hex
 from typing import Any

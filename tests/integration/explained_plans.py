@@ -1,7 +1,5 @@
 """The plans of the statements that a store really sends, as MongoDB explains them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple

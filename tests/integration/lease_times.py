@@ -1,7 +1,5 @@
 """Brokers with leases, and a time that tests set."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pymongo.database import Database

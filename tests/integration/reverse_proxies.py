@@ -1,7 +1,5 @@
 """A reverse proxy of a test's own: a real nginx or Caddy on a free port, with the recipe of the documents."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The verbs of a queue's store, as tests use them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """The worked example: sums that follow a stream, right after every crash and after a rebuild."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Why attempts failed, in the job and over all queues; dead letters by what was raised."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """The audit at real brokers: what is recorded at each door, what is not, and how it is read."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import signal

@@ -1,7 +1,5 @@
 """``sluicemq backup`` and ``restore``: what comes back of a store under load, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A bad day is replayed: ten questions of an operator, answered by commands and by the dashboard's API."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

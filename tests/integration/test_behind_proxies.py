@@ -1,7 +1,5 @@
 """The dashboard behind a reverse proxy, under a path of it: the documents' recipes, with real proxies."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Everything that brokers keep has a bound, which its registry names and the dashboard shows."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from threading import Event

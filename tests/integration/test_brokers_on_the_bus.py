@@ -1,7 +1,5 @@
 """What is done at one broker is acted on at the others at once: their polls are ten minutes apart here."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

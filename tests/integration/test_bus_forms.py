@@ -1,7 +1,5 @@
 """What carries events between brokers: in one process, over MongoDB, over Redis; each keeps one contract."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from secrets import token_hex
 from typing import Any

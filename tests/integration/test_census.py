@@ -1,7 +1,5 @@
 """The counts that a broker keeps of its queues: what is counted when, and what is an estimate."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What people order for the jobs of a queue: cancel, promote, change, redrive, purge, drop."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

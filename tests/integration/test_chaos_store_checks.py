@@ -1,7 +1,5 @@
 """The checker of a chaos run finds what is left in MongoDB."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from secrets import token_hex
 from typing import Any

@@ -1,7 +1,5 @@
 """Wires pass everything on, and fail between two places alone, as they are told."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Jobs that wait for their children, and are done when these are."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial

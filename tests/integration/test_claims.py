@@ -1,7 +1,5 @@
 """Claims and pops of the library, over real sockets: how many, by whom, and what is left when they end."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

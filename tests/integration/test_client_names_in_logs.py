@@ -1,7 +1,5 @@
 """Logs and histories name clients by name, host and pid, and say what they are about in fields."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

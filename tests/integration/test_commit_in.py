@@ -1,7 +1,5 @@
 """A job whose end is a part of its handler's transaction: both are there, or neither."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager

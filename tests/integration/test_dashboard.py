@@ -1,7 +1,5 @@
 """The dashboard in a real browser. One look at all of it by default, the rest with ``--full``."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

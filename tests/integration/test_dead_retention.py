@@ -1,7 +1,5 @@
 """Dead letters that are older than ``dead_retention``, or more than ``max_dead``, are removed and counted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

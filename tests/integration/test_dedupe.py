@@ -1,7 +1,5 @@
 """One job for each dedupe_id and window, over the real MongoDB: whoever pushes it, and however it ends."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier

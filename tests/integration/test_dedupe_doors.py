@@ -1,7 +1,5 @@
 """Two brokers, doors of every kind, one dedupe_id: one job, and everybody hears of the same first one."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

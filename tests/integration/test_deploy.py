@@ -1,7 +1,5 @@
 """What lies in ``deploy/`` works from any folder."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """What is deployed beside Prometheus and Grafana names figures that there are."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

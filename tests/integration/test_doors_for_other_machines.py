@@ -1,7 +1,5 @@
 """A door for other machines, opened as the refusal says: each of its commands is carried out."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

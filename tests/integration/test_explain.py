@@ -3,8 +3,6 @@
 In `full` over 1,000,000 too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from secrets import token_hex
 from typing import Any

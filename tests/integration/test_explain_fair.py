@@ -1,7 +1,5 @@
 """Plans of statements of fair queues, their tenants, and groups."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from secrets import token_hex
 from typing import Any

@@ -1,7 +1,5 @@
 """Plans of statements of forwards, children and streams."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from random import Random
 from secrets import token_hex

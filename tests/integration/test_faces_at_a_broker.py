@@ -1,7 +1,5 @@
 """What classes of the library promise, at a real broker: a worker of several queues, starts in a stream."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Back-off, expiry, kept jobs and each job's own settings, as they look from every door."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a fair queue's claims read ahead: seldom read, and nobody's place is lost by it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The claims of a fair queue go round its tenants, whatever made their jobs ready."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Fair queues at brokers: one tenant's flood holds up nobody, over doors, brokers, restarts and settings."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Iterator

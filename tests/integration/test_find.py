@@ -1,7 +1,5 @@
 """Jobs are found by id and by conditions, over all queues that may be read, slice by slice."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Jobs go on to another queue: whole, once, with their history, whatever happens in between."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

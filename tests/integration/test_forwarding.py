@@ -1,7 +1,5 @@
 """Workers that let their jobs go on to other queues, through every door."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any

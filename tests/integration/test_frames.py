@@ -1,7 +1,5 @@
 """What producers may send: the three forms of a job, and every header."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What REQ and DEALER clients may ask, and what they hear."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

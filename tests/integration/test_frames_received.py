@@ -1,7 +1,5 @@
 """PULL workers of the default kind, and workers that a high-water mark turned away."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """Queues with ``max_ready`` or ``max_bytes`` at every door: who is refused, who waits; nothing is lost."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count

@@ -1,7 +1,5 @@
 """Hostile input: each target takes its corpus, and some new cases; ``./deploy/test fuzz`` tries many."""
 
-from __future__ import annotations
-
 import logging
 import os
 import secrets

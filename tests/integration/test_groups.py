@@ -1,7 +1,5 @@
 """Jobs of one group go one after the other: their lines in MongoDB, verb by verb."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Jobs of one group go one after the other, in the order of their pushes, through every door."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

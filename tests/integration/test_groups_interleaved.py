@@ -1,7 +1,5 @@
 """A group, two brokers, and one of them killed or between two statements of the other."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The history of streams and devices: what brokers that share a database have counted adds up."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from secrets import token_hex
 from typing import Any

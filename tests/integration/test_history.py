@@ -1,7 +1,5 @@
 """The history: what brokers have counted in each minute adds up, once, in the minute in which it happened."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from typing import Any
 

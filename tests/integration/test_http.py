@@ -1,7 +1,5 @@
 """The HTTP door: health, an API that is as its document says, and generated clients."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

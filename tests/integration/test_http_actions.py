@@ -1,7 +1,5 @@
 """What can be changed over HTTP, and by whom: orders at a real broker, with the token and without."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from itertools import pairwise

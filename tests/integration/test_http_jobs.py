@@ -1,7 +1,5 @@
 """The API's pages of jobs, dead letters, curves and snapshots, at a real broker."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 from urllib.parse import quote, urlencode

@@ -1,7 +1,5 @@
 """HTTP with principals at a real broker: tokens, logins, what each may do and see, and how it ends."""
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import json

@@ -1,7 +1,5 @@
 """The HTTP door over TLS: real clients, a certificate that is replaced, and peers that are slow."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import re

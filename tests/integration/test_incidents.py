@@ -1,7 +1,5 @@
 """Incidents: what is out of the ordinary is told once, with when, which queue and how much."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Indexes of queues, what is in their way, and the survey of many queues."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """What people ask of a queue: counts, since when, peek, show; and the schema number."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import bson

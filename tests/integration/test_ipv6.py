@@ -1,7 +1,5 @@
 """A broker whose every door is at an IPv6 address: library, commands, plain sockets and HTTP reach it."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """Jobs that no handler has begun: they cost no attempt, whatever becomes of the worker that has them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Jobs that join their children: delivered once more, with the children's results."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Headers that JSON has no words for: nothing of them is lost on any way out, and every reader reads it."""
 
-from __future__ import annotations
-
 import base64
 import json
 import math

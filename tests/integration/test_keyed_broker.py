@@ -1,7 +1,5 @@
 """A broker that wants keys: library and commands get in, are refused by name, and change principals."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Kinds of jobs: what is counted of each, where it is shown, and its bounds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 from weakref import WeakSet

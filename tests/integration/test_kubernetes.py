@@ -1,7 +1,5 @@
 """The manifests for Kubernetes: valid by its schemas, agreeing with each other, and with what a broker is."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

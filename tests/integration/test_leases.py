@@ -1,7 +1,5 @@
 """Leases in the store, and how a broker keeps its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

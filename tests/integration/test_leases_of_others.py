@@ -1,7 +1,5 @@
 """What becomes of the jobs of a broker whose lease has run out."""
 
-from __future__ import annotations
-
 from datetime import UTC
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The load and the workers of all brokers, as each of them shows it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """``/metrics``: the figures are there, in the forms of Prometheus, by its conventions."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping

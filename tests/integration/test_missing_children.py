@@ -1,7 +1,5 @@
 """Parents whose children are in no queue any more are found."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from secrets import token_hex

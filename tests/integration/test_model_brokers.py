@@ -6,8 +6,6 @@ Of a group one job at a time is at work, none before one that was confirmed befo
 stands still for good.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final

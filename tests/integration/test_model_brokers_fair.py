@@ -1,7 +1,5 @@
 """The model of two brokers whose queue is fair, limits its jobs, or its tenants."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """Outboxes: a job exists exactly if the transaction of the application has committed."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Bursts stay packed from push to done, and each of their jobs can fail alone."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """The worked example of pipelines, run as its README says."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """How jobs come in, and queues that are not there: only a push makes one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The core of the broker runs without its parts: streams, history and the dashboard."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

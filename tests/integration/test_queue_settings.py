@@ -1,7 +1,5 @@
 """Settings of queues in MongoDB, settings of files, and brokers whose files differ."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

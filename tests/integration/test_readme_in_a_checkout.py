@@ -1,7 +1,5 @@
 """The first day: README's first blocks, typed as they stand in a checkout, where nothing else is."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """SIGHUP: a running broker takes another configuration as far as it can, says so, and never ends by it."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Jobs that wait for children are seen, and hear of those that somebody removes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any

@@ -1,7 +1,5 @@
 """Results over SMQ/1: kept if wanted, asked for by id, waited for; whatever became of the job."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Iterator

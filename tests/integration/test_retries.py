@@ -1,7 +1,5 @@
 """What becomes of a job that is not done: it comes again, is refused, is dead at last; and how it ended."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from secrets import token_hex
 from time import monotonic

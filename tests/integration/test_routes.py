@@ -1,7 +1,5 @@
 """Routes: every message of a stream becomes a job, once and in order, whichever broker dies when."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from secrets import token_hex

@@ -1,7 +1,5 @@
 """The runbook has a section for each alarm, and its commands are typed at a broker that has the trouble."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

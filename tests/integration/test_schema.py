@@ -1,7 +1,5 @@
 """The schema number of databases: which brokers may begin, which must stop, what they may write."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

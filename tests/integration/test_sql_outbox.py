@@ -1,7 +1,5 @@
 """Outboxes of SQL databases: a job exists exactly if the transaction of the application has committed."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """Commands with any standard stream closed, or any file in their folder, do what is installed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A job's life as ``State`` draws it: every edge is walked, and every verb from elsewhere changes nothing."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from contextlib import suppress

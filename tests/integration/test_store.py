@@ -1,7 +1,5 @@
 """What else the store does: what expires, comes back, who holds what, lost queues and indexes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What is committed is gone or remembered, once, under its own hold only, also when the primary goes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

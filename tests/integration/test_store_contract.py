@@ -1,7 +1,5 @@
 """What users of a store rely on, for the real one over MongoDB and for the one of the tests in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from copy import copy
 from typing import Protocol

@@ -1,7 +1,5 @@
 """What is pushed is stored once, whatever is repeated, late, refused or in doubt."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """A claim takes jobs in their order, once, and leaves what is not due, not its own or too much."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

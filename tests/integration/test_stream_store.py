@@ -1,7 +1,5 @@
 """The log of a stream in MongoDB: numbers, lost answers, late writes, removal, searches."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

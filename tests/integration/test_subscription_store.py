@@ -1,7 +1,5 @@
 """Subscriptions in MongoDB: one holder, a fence for each hold, a watermark; at several brokers."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import gevent

@@ -1,7 +1,5 @@
 """A broker tells its service manager how it is, as a unit with ``Type=notify`` wants it."""
 
-from __future__ import annotations
-
 import signal
 import socket
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Long orders: what takes more than a moment goes on as a task, whoever leaves, stops or dies."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The worked example of tasks, run as its README says."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """``tenant_max_running`` and ``tenant_rate`` of two brokers over MongoDB, whose time a test tells."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What claims of a fair queue take of each tenant: slots in the jobs' documents, tokens of its rate."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from typing import Any

@@ -1,7 +1,5 @@
 """A claim order is one class, named in ``ORDERS``: the example of docs/architecture.md runs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Time limits and handlers that hang: interrupted, failed, named."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import subprocess

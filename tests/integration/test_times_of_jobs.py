@@ -1,7 +1,5 @@
 """Times of jobs: delays, expiry, visibility timeouts; and priorities."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from time import monotonic

@@ -1,7 +1,5 @@
 """Traces: a job's way from its producer through queues and workers, as a tracing system sees it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Transactions have as many statements for one job as for many, and get smaller where they must."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

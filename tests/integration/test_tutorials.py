@@ -1,7 +1,5 @@
 """Tutorials and how-to pages are typed as they stand, in a fresh folder, and print what they say."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

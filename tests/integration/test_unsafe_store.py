@@ -1,7 +1,5 @@
 """The way to MongoDB: unsafe stores, TLS and X.509, logins that change while a broker runs."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import ssl

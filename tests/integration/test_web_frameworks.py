@@ -1,7 +1,5 @@
 """The examples of web frameworks, run as their READMEs say."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

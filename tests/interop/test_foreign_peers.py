@@ -1,7 +1,5 @@
 """Real peers of other makes and ages at every door, idle and at work for longer than the silence time."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

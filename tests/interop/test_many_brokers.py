@@ -1,7 +1,5 @@
 """Plain sockets with several connects outlive a broker: docs/many-brokers.md, in Python, C and Node."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -5,8 +5,6 @@ private there, and stands in the test that needs it; :mod:`support.faulty_mongo`
 statement can be held or broken.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

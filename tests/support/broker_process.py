@@ -6,8 +6,6 @@
         push.connect(broker.doors["push"])
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A headless Chromium for tests and pictures: the system's, which ``./deploy/test`` installs where it can."""
 
-from __future__ import annotations
-
 import os
 import shutil
 

@@ -7,8 +7,6 @@
     ssl.create_default_context(cafile=authority.file).wrap_socket(...)
 """
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple

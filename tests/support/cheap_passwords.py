@@ -1,7 +1,5 @@
 """Hashes of passwords that cost nothing to check: a broker on a busy machine takes seconds for a real one."""
 
-from __future__ import annotations
-
 from argon2 import PasswordHasher
 
 _CHEAP = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)

@@ -6,8 +6,6 @@ run here has recorded, as in a fresh checkout, comes first: in the order of :dat
 before small ones.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Mapping

@@ -27,8 +27,6 @@ That is ``forwards.commit``. Of the calls that led to a statement the nearest wi
 others know less of what is written.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

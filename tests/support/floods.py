@@ -1,7 +1,5 @@
 """Floods of strangers at a broker with keys, passwords and TLS: what they send, and the broker for them."""
 
-from __future__ import annotations
-
 import resource
 import secrets
 import socket

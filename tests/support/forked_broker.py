@@ -12,8 +12,6 @@ environment of its own::
 The nursery ends with this process, for that is the other end of what it reads.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -1,7 +1,5 @@
 """A reader of the HTTP door, for tests: plain requests, and bytes as a stranger would send them."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import socket

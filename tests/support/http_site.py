@@ -1,7 +1,5 @@
 """The paths of the HTTP door, put together without a broker: what each of them needs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from functools import cache

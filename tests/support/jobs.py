@@ -1,7 +1,5 @@
 """Jobs for tests: made in one line, numbered as an intake would, looked at as they are stored."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A broker that wants keys, with that of an administrator; key files."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path

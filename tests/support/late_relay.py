@@ -1,7 +1,5 @@
 """A relay between a client and a broker that keeps what the client sends until a test lets it arrive."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from contextlib import suppress

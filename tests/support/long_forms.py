@@ -1,7 +1,5 @@
 """Long forms of tests, which run with ``--full`` or ``--hours`` only: of each a short one runs always."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

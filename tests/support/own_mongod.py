@@ -1,7 +1,5 @@
 """A mongod of a test's own, with any options, that is no replica set yet."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Free ports of 127.0.0.1, and addresses on them."""
 
-from __future__ import annotations
-
 import socket
 from collections import deque
 from random import SystemRandom

@@ -1,7 +1,5 @@
 """A PULL worker of ZMTP 3.1 made by hand: it says what it has in its memory when a test asks."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import socket as sockets

@@ -1,7 +1,5 @@
 """ZMTP spoken by hand."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 _GREETING: Final = 64  # bytes

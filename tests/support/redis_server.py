@@ -1,7 +1,5 @@
 """A Redis of a test's own: a process on a free port that keeps nothing."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 from types import TracebackType

@@ -1,7 +1,5 @@
 """Samples of README and docs, each found by the mark above it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

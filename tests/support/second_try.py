@@ -6,8 +6,6 @@ more than a few have a common cause. ``... tell`` prints how the tests of the fi
 passed, and writes it to :data:`UNSTABLE`, which CI keeps.
 """
 
-from __future__ import annotations
-
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator

@@ -6,8 +6,6 @@
         manager.wait_for("READY")
 """
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A terminal in which a test types what a page shows."""
 
-from __future__ import annotations
-
 import os
 import pty
 import re

@@ -1,7 +1,5 @@
 """A MongoDB of the test's own that takes TLS only, with certificates of clients, passwords and X.509."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """OpenTelemetry's SDK for a test: what is traced meanwhile, in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 

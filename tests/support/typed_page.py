@@ -10,8 +10,6 @@ A block stands below a mark that says what it is::
 In what is printed `…` is anything, and a line with nothing else any lines; so are the widths of columns.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Time that passes when a test says so, for greenlets that wait: each run of a test takes one course."""
 
-from __future__ import annotations
-
 import heapq
 import itertools
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Wait for what a broker does, with a time-out."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

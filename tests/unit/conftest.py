@@ -1,7 +1,5 @@
 """Fixtures that several files here share."""
 
-from __future__ import annotations
-
 import pytest
 
 from support.virtual_time import VirtualTime

@@ -1,7 +1,5 @@
 """A queue over a store in memory."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest.mock import MagicMock
 

@@ -1,7 +1,5 @@
 """A settling with a store in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which address a client dials next: every one once a round, the lost one last, pauses that grow."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from math import inf

@@ -1,7 +1,5 @@
 """The audit log of one broker, with a store in memory: what waits, is counted together, is bounded."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any

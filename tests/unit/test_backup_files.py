@@ -1,7 +1,5 @@
 """Files of backups: what is in them, what is told of a damaged one, which of them stay."""
 
-from __future__ import annotations
-
 import fcntl
 import gzip
 import stat

@@ -1,7 +1,5 @@
 """Collecting items into batches: order, sizes, writes at once, and what happens to a batch that fails."""
 
-from __future__ import annotations
-
 import logging
 
 import gevent

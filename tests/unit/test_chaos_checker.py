@@ -1,7 +1,5 @@
 """The checker of a chaos run finds each breach that is planted into clean books, and none in clean ones."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

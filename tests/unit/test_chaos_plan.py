@@ -1,7 +1,5 @@
 """The plan of a chaos run is told by its seed, and keeps its rules."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """The page of a chaos run shows its faults, its figures and its breaches, whatever stands in them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

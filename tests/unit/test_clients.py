@@ -1,7 +1,5 @@
 """Clients that number their connections: which of these is the newest, here or at another broker."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Compose files of ``deploy/container`` and of an example: valid, and agreeing with what a broker is."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

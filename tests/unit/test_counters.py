@@ -1,7 +1,5 @@
 """Counters and log lines: each figure has a declared name, and no flood multiplies a line."""
 
-from __future__ import annotations
-
 import ast
 import json
 import logging

@@ -1,7 +1,5 @@
 """What open dashboards are told: one snapshot for all of them, none for nobody."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Generator, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Decisions as tables: how a delivery ended, what becomes of the job, and how long it waits."""
 
-from __future__ import annotations
-
 import math
 from random import Random
 from typing import Any

@@ -1,7 +1,5 @@
 """Deliveries, reservations, permits: no credit is lost or given twice, and memory is bounded."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

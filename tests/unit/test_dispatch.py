@@ -1,7 +1,5 @@
 """Who gets which job: claims, workers in turn, stopping; over a store in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """The documents name what is there: files, headings, commands, figures, bytes."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

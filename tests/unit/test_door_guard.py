@@ -1,7 +1,5 @@
 """The guard of a door: who gets in by what it shows, as whom, and why others don't."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

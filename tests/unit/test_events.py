@@ -1,7 +1,5 @@
 """Events of jobs, and what a broker does when another says that jobs lie ready."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """When jobs expire, to the tick, in virtual time; and that nothing is handed out after its time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

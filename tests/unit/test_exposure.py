@@ -1,7 +1,5 @@
 """Doors that other machines can reach are refused where clients need no key, unless that is meant."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 import tomllib

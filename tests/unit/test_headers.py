@@ -1,7 +1,5 @@
 """What producers may send: whatever bytes arrive, the answer is a job or an error that says why not."""
 
-from __future__ import annotations
-
 import json
 import math
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """The HTTP door: answers in pieces, connections that give way, turns, and names."""
 
-from __future__ import annotations
-
 import base64
 import json
 from typing import Any

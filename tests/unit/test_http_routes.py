@@ -1,7 +1,5 @@
 """Every path of the HTTP door, walked by callers who may everything but what it needs, and only that."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 from typing import Any

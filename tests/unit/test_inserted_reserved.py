@@ -1,7 +1,5 @@
 """Jobs that are inserted reserved: when they are, and that they overtake nobody."""
 
-from __future__ import annotations
-
 import pytest
 
 from sluicemq_broker.queue.ledger import IN_ORDER, NOTHING

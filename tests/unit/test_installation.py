@@ -1,7 +1,5 @@
 """``deploy/install``: its arguments, the configuration it writes, the units for systemd."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

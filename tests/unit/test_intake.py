@@ -1,7 +1,5 @@
 """From push to stored job: batches, numbers, times, and the way straight to workers."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

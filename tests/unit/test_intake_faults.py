@@ -1,7 +1,5 @@
 """Inserts that fail, are refused, are in doubt or have no answer."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest

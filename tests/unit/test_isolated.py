@@ -1,7 +1,5 @@
 """Jobs that may have killed their worker, and deliveries whose time or owner is gone."""
 
-from __future__ import annotations
-
 import pytest
 
 from support.jobs import a_job, ids, some_jobs

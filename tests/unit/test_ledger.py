@@ -1,7 +1,5 @@
 """First accepted, first out: in every order of pushes, inserts, claims and releases, without a clock."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any
 

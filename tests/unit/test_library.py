@@ -1,7 +1,5 @@
 """The library: rows, errors, a job for a test, one table of nouns and verbs."""
 
-from __future__ import annotations
-
 import inspect
 from datetime import timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """The driver's errors in our words, and whether MongoDB answers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

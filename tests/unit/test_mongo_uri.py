@@ -1,7 +1,5 @@
 """A MongoDB URI shows nothing that is secret, however it is written, and wherever it is refused."""
 
-from __future__ import annotations
-
 import json
 import logging
 import traceback

@@ -1,7 +1,5 @@
 """The planted faults fit their places, and the tests that must see them are there."""
 
-from __future__ import annotations
-
 import ast
 import re
 import tomllib

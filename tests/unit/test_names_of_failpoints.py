@@ -1,7 +1,5 @@
 """Statements that write have failpoints, as the comments above them say."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Names of queues: how fast new ones are made, and which may have been meant."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

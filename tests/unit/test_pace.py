@@ -1,7 +1,5 @@
 """The pace of workers: what it is while it is not known, fast, slow, and idle."""
 
-from __future__ import annotations
-
 import pytest
 
 from sluicemq_broker.queue.pace import FEW, LARGEST, UNKNOWN, Pace

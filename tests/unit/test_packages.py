@@ -1,7 +1,5 @@
 """What packages, ``docs/support.md`` and workflows say of versions and of this tree is so."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

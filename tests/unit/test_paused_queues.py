@@ -1,7 +1,5 @@
 """A queue whose delivery or intake is paused: who gets jobs, the doors, and who is told by whom."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest.mock import MagicMock
 

@@ -1,7 +1,5 @@
 """Permissions: patterns, what a request needs, what is left out, connections that stay open."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Docstrings, comments and texts have the form that CONTRIBUTING.md asks for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The protocol between brokers and MongoDB in every order of events: docs/verification.md."""
 
-from __future__ import annotations
-
 import pytest
 
 from protocol_model.explore import Found, explore

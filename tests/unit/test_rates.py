@@ -1,7 +1,5 @@
 """Rates of a principal: its connections wait for what they have sent too much, all of them together."""
 
-from __future__ import annotations
-
 import pytest
 
 from sluicemq.protocol.errors import QueueFullError

@@ -1,7 +1,5 @@
 """``deploy/release``: what it writes beside the packages, and what it refuses."""
 
-from __future__ import annotations
-
 import io
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What a value may be, by one set of rules: spans of time as people write them, numbers, words, moments."""
 
-from __future__ import annotations
-
 import math
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """What the broker's parts stand on: alarms, buckets, deadlines, histograms, memory, JSON."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 from random import Random

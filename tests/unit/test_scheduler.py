@@ -1,7 +1,5 @@
 """The scheduler in plain values: in every order of events each job goes to one worker, and is done once."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import strategies as st

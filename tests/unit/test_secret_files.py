@@ -1,7 +1,5 @@
 """Files with secrets: settings, the certificate of the HTTP door, keys of CURVE."""
 
-from __future__ import annotations
-
 import os
 import stat
 import sys

@@ -1,7 +1,5 @@
 """Settings of security: mechanisms, keys and principals of the file, and the rule of each door."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

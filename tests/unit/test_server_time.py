@@ -1,7 +1,5 @@
 """The server's time: the best of several answers holds, slow ones say nothing, and it never goes back."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The library's door: what one request does to those after it, and what a client that does not read gets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

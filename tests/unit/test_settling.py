@@ -1,7 +1,5 @@
 """Verdicts become statements: batches, what fails, what is in doubt."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a rollback's delay is, and what is kept of a done job."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

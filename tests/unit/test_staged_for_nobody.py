@@ -1,7 +1,5 @@
 """What is held for workers that left, are slow or do not read goes back."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """The order in which staged jobs go out, also when a later insert is through first."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

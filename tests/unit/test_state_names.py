@@ -1,7 +1,5 @@
 """States, pauses, verdicts and kinds of devices are called by their names, not by literals."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Statements of many items: cut by bytes, halved, made of fewer, repeated until answered."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import gevent

@@ -1,7 +1,5 @@
 """The log of a stream in every order of events: two brokers, lost answers, late writes, removal."""
 
-from __future__ import annotations
-
 import pytest
 
 from protocol_model.streams import Bounds, Rules, explore

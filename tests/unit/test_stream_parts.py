@@ -1,7 +1,5 @@
 """Parts of streams: carried segments, last values, publishers, lags, messages as stored and sent."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """When a push waits for workers, so that its jobs are inserted reserved; and when it must not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

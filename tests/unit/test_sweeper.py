@@ -1,7 +1,5 @@
 """The sweep and the audit over several queues, of which one fails."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 from typing import Any

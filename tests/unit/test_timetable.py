@@ -1,7 +1,5 @@
 """When a schedule runs: intervals, cron expressions where the clocks change, and what was missed."""
 
-from __future__ import annotations
-
 import math
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise

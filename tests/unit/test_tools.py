@@ -1,7 +1,5 @@
 """Tools of this tree: contracts of imports, the size of code, durations and processes of tests."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

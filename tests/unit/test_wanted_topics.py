@@ -1,7 +1,5 @@
 """Which topics a reader wants: as regular expressions say it, at a cost that patterns don't multiply."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Golden bytes of every message of SMQ/1: what stands here is what other languages implement."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Work in one process: shares of a prefetch, interrupted calls, jobs that run alone."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections import deque

@@ -1,7 +1,5 @@
 """Workers of doors: credit as a value, and what is held for one or on the way to it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, Final
