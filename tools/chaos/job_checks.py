@@ -22,6 +22,8 @@ _REPEATED: Final = 1.5
 #: tokens that three brokers hold from before, and jobs that workers had and not begun.
 _WINDOW: Final = 10.0
 _MOST_IN_WINDOW: Final = features.RATE * _WINDOW + 2 * features.BURST + 3 * max(1.0, features.RATE / 4) + 8
+#: Seconds for which a broker may repeat a commit whose answer was lost.
+_REPEATS: Final = 5.0
 #: Codes with which a push or a question may be refused while brokers die: the caller knows.
 _MOST_OF_A_KIND: Final = 50
 _REFUSALS: Final = ("UNAVAILABLE", "UNCERTAIN", "TIMEOUT")
@@ -142,13 +144,19 @@ def _may_be_repeated(ledger: Ledger, key: Key) -> bool:
 
 
 def ended_twice(ledger: Ledger) -> Iterator[Breach]:
-    """Yield the jobs of which a broker has confirmed two ends: a commit, a reject, a cancel."""
+    """Yield the jobs of which a broker has confirmed two ends: a commit, a reject, a cancel.
+
+    Near a fault a commit may be repeated, and a job that is not there then is taken for done.
+    """
     ends: dict[Key, list[Fact]] = defaultdict(list)
     for fact in ledger.facts:
         if fact.what in (books.ACKNOWLEDGED, books.CANCELLED):
             ends[fact.queue, fact.id].append(fact)
     for key, facts in ends.items():
-        if len(facts) > 1 and (key[0] in features.REMEMBERING or not _may_be_repeated(ledger, key)):
+        if len(facts) < 2 or (key[0] not in features.REMEMBERING and _may_be_repeated(ledger, key)):
+            continue
+        commits = sum(fact.what == books.ACKNOWLEDGED for fact in facts)
+        if commits > 1 or ledger.is_calm(facts[0].at - _REPEATS, facts[-1].at):
             yield Breach("again", f"job {key[1]} of {key[0]} has ended {len(facts)} times", ledger.story(key))
 
 

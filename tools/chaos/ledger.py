@@ -113,6 +113,10 @@ class Ledger:
                 return disturbance
         return None
 
+    def is_calm(self, since: float, until: float) -> bool:
+        """Return whether no fault was there in this time."""
+        return not any(fault.begin <= until and since <= fault.end for fault in self.disturbances)
+
     def story(self, key: Key) -> list[str]:
         """Return all lines about a job, in any queue, as evidence."""
         return [str(fact) for fact in self.facts if fact.id == key[1]]
