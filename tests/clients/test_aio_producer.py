@@ -19,9 +19,6 @@ def ids(message: Received) -> list[str]:
     return [row[0] for row in message.fields[1]]
 
 
-# ------------------------------------------------------------------------ with a real broker
-
-
 def test_an_awaited_receipt_is_of_a_job_that_is_stored(jobs: OwnQueue) -> None:
     async def main() -> None:
         async with Producer(endpoint=jobs.endpoint) as producer:
@@ -71,9 +68,6 @@ def test_a_result_is_awaited(jobs: OwnQueue) -> None:
 
     with Worker(jobs.queue, lambda job: job.payload * 2, endpoint=jobs.endpoint):
         assert asyncio.run(main()) == [b"00", b"11", b"22", b"lastlast"]
-
-
-# ------------------------------------------------------------------------ refusals, time, cancels
 
 
 def refuse(message: Received) -> object:

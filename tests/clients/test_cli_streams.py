@@ -34,7 +34,6 @@ def test_what_is_published_is_read(run: Command, stream: str) -> None:
     lines = run("publish", stream, "c", "--lines", stdin="three\nfour\n")
     read = run("read", stream)
     some = run.json("read", stream, "--topic", "*.x", "--after", "1", "--limit", "5")
-
     assert (one.stdout, two.stdout) == ("1\n", "2\n")
     assert lines.exit_code == 0
     assert [line.split()[0::2] for line in read.stdout.splitlines()] == [
@@ -48,13 +47,11 @@ def test_what_is_published_is_read(run: Command, stream: str) -> None:
 
 def test_streams_are_listed_shown_trimmed_and_deleted(run: Command, stream: str) -> None:
     run("publish", stream, "a", "--lines", stdin="1\n2\n3\n")
-
     listed = {row["name"]: row for row in run.json("list")["streams"]}[stream]
     trimmed = run("trim", stream, "3", "--yes")
     shown = run.json("show", stream)
     asked = run("erase", stream, stdin="n\n")
     deleted = run.json("erase", stream, "--yes")
-
     assert (listed["first"], listed["last"], listed["messages"]) == (1, 3, 3)
     assert "removed 2 messages" in trimmed.stdout
     assert (shown["first"], shown["subscriptions"]) == (3, [])
@@ -70,7 +67,6 @@ def test_people_read_tables_of_streams_and_subscriptions(run: Command, stream: s
         run("subscriptions", "seek", stream, "sums", "1"),
         run("subscriptions", "seek", stream, "totals", "-1"),
     )
-
     assert "no subscriptions" in nobody.output
     assert (behind.stdout, at_the_end.stdout) == ("sums goes on behind 1\n", "totals goes on at the end\n")
     assert {"messages", "sums", "totals"} <= set(run("show", stream).stdout.split())

@@ -184,7 +184,6 @@ class TestReader:
     def test_what_was_removed_before_it_was_read_is_told(self, filled: str, endpoint: str) -> None:
         with Client(endpoint=endpoint) as client:
             assert client.streams.trim(filled, 50) == 49
-
         with Reader(filled, start=Start.at(21), endpoint=endpoint) as reader:
             with pytest.raises(GapError) as gap:
                 next(reader)
@@ -225,7 +224,6 @@ class TestReader:
             for _ in range(200):
                 publisher.publish(stream, "a", bytes(100_000))
             publisher.flush(TIMEOUT)
-
             assert [busy.read(TIMEOUT) is not None for _ in range(201)] == [True] * 201
             assert numbers(
                 [message for message in (idle.read(TIMEOUT) for _ in range(201)) if message]
@@ -241,7 +239,6 @@ class TestAdministration:
             shown = client.streams.get(stream)
             erased = client.streams.erase(stream)
             left = [listed.name for listed in client.streams.list()]
-
         assert (listed["first"], listed["last"], listed["messages"]) == (1, 3, 3)
         assert (shown.first, shown.messages, shown.max_age) == (3, 1, None)
         assert erased == 1

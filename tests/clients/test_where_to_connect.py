@@ -169,7 +169,6 @@ def test_a_wrong_variable_and_its_former_name_are_refused_by_name(monkeypatch: p
         Client()
     result = CliRunner().invoke(app, ["ping"])
     assert (result.exit_code, "SLUICEMQ_ENDPOINT: 'tcp://a:x'" in result.stderr) == (2, True)
-
     monkeypatch.setenv("SLUICEMQ_BROKER", "tcp://a:1")
     with pytest.raises(ValueError, match="SLUICEMQ_BROKER is called SLUICEMQ_ENDPOINT now"):
         Client()

@@ -169,7 +169,6 @@ def test_it_and_an_installation_by_hand_do_not_overwrite_each_other(host: Host, 
     debian.run("apt-get", "install", "-qq", "-y", "--no-install-recommends", "python3", env=QUIET)
     debian.run("mkdir", "-p", "/opt/sluicemq/current")
     assert "first run: ./deploy/install --uninstall" in host.dpkg("-i", f"/{packages.first.name}", code=1)
-
     debian.run("rmdir", "/opt/sluicemq/current")
     host.dpkg("-i", f"/{packages.first.name}")
     copy_sources(debian.path("/src"))

@@ -123,9 +123,7 @@ def test_it_is_installed_upgraded_under_load_rolled_back_and_removed(host: Build
 
 def test_a_folder_for_a_package_gets_programs_that_do_not_name_it(host: Builds) -> None:
     debian, uri = host.debian, "mongodb://somebody:secret@db/?replicaSet=rs0"
-
     said = host.install("--root", "/of-a-package", "--mongodb-uri", uri, "--wheels", "/newer")
-
     assert debian.run("grep", "-rl", "/of-a-package", "/of-a-package", check=False).stdout == ""
     debian.run("cp", "-a", "/of-a-package/opt/sluicemq", "/opt/")
     assert debian.run("/opt/sluicemq/current/bin/sluicemq", "--version").stdout.split()[-1] == "7.0.0"

@@ -63,9 +63,6 @@ def read(client: sockets.socket, size: int) -> bytes:
     return data
 
 
-# ------------------------------------------------------------------ by the number of a PING
-
-
 @pytest.fixture
 def door(board: Switchboard, recorder: LaneRecorder, started: Started) -> Any:
     return started(lane_door(board, recorder, "PUSH"))
@@ -133,9 +130,6 @@ def test_no_more_arrives_than_has_room(door: Any, recorder: LaneRecorder, client
     assert taken == [[job] for job in jobs]
 
 
-# ------------------------------------------------------------------ by the kernel
-
-
 def test_of_zmtp_3_0_what_its_kernel_acknowledged_has_arrived(door: Any, recorder: LaneRecorder) -> None:
     older = shake_hands(door.address, b"PULL")
     posts = Posts(lane_of(recorder, older))
@@ -181,9 +175,6 @@ def shake_hands_at(path: str) -> sockets.socket:
     while b"READY" not in (said := older.recv(4096)):
         assert said
     return older
-
-
-# ------------------------------------------------------------------ and its silence
 
 
 def test_one_that_has_no_room_is_not_cut_for_its_silence_and_one_that_has_is(

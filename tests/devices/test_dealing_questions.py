@@ -17,8 +17,6 @@ from support.virtual_time import VirtualTime
 
 Started = Callable[[Any], Any]
 
-# ------------------------------------------------------------------------ QUEUE
-
 
 def test_answers_for_one_that_has_gone_are_dropped_and_noticed_and_others_get_theirs(
     board: Switchboard, started: Started, clients: Clients, notices: Notices
@@ -117,9 +115,6 @@ def test_a_queue_started_again_serves(board: Switchboard, started: Started, clie
     asker, worker = clients.connect(zmq.REQ, front), clients.connect(zmq.REP, back)
     send(asker, b"question")
     assert receive(worker) == [b"question"]
-
-
-# ---------------------------------------------------------------- who has asked
 
 
 def asked(

@@ -290,13 +290,11 @@ def test_no_door_locks_another_out(notices: Notices, inbox: Inbox, started: Call
     board.start()
     first, second = (started(door_of(board, inbox)) for _ in range(2))
     admin = started(LaneDoor(board, ANY_PORT, "PULL", lambda _lane: None, max_frame=10, kept=True))
-
     crowd = [dial(door.address) for door in (first, second) for _ in range(60)]
     eventually(lambda: len(notices.of("connections_refused")) == 120 - 32)
     let_in = [shake_hands(admin.address, b"PUSH") for _ in range(8)]
     eventually(lambda: (first.connections, second.connections, admin.connections) == (32, 0, 8))
     assert "32 connections are open of 40, 8 are kept" in notices.of("connections_refused")[0]
-
     for peer in (*crowd, *let_in):
         peer.close()
 
@@ -309,12 +307,10 @@ def test_one_door_leaves_a_fifth_of_the_connections_to_the_others(
     )
     board.start()
     first, second = (started(door_of(board, inbox)) for _ in range(2))
-
     crowd = [dial(first.address) for _ in range(90)]
     eventually(lambda: len(notices.of("connections_refused")) == 10)
     crowd += [dial(second.address) for _ in range(12)]
     eventually(lambda: (first.connections, second.connections) == (80, 12))
-
     for peer in crowd:
         peer.close()
 

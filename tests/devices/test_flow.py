@@ -45,9 +45,6 @@ def test_a_mark_of_one_drains_when_it_is_empty(events: list[str]) -> None:
     assert events == ["full", "drained"]
 
 
-# ------------------------------------------------------------------------ shares
-
-
 def shares(events: list[str], hwm: int = 100, part: float = 1.0) -> Shares[str]:
     return Shares(Watermark(hwm, 1_000_000, nothing, nothing), events.append, part)
 
@@ -105,9 +102,6 @@ def test_what_is_forgotten_is_given_back_in_silence(events: list[str]) -> None:
     held.forget("gone")
     held.forget("gone")
     assert (held.mark.count, held.mark.bytes, held.is_full("gone"), events) == (0, 0, False, [])
-
-
-# ----------------------------------------------------------------------- fillers
 
 
 class Connection:

@@ -66,9 +66,6 @@ def test_a_callback_that_fails_each_time_is_one_traceback(caplog: pytest.LogCapt
     assert failures.values == {"callbacks_failed": 100}
 
 
-# --------------------------------------------------------------------- stderr
-
-
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
     ends = os.pipe()

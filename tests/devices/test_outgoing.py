@@ -47,9 +47,6 @@ def granted(ration: Ration, size: int) -> list[bool]:
     return told
 
 
-# ---------------------------------------------------------------------- the rule
-
-
 def test_one_peer_may_leave_half_of_the_budget_unread_and_is_read_again_at_half_of_that() -> None:
     outgoing = budget(8 * MIB)
     peer = Taker(outgoing)
@@ -203,8 +200,6 @@ def test_all_that_is_held_is_counted_and_goes_on_when_it_may(steps: list[tuple[s
 def _noting(reserved: list[int], size: int) -> Callable[[bool], object]:
     return lambda granted: reserved.append(size) if granted else None
 
-
-# --------------------------------------------------------------- at a connection
 
 ANSWER = MIB
 QUESTIONS = 100

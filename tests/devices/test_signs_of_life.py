@@ -168,9 +168,6 @@ def test_one_that_is_not_read_for_want_of_memory_is_not_cut_for_its_silence(
     eventually(lambda: [message[-1] for message in recorder.messages] == [b"x", b"y"])
 
 
-# ---------------------------------------------------------------- paused, and left
-
-
 def flood(client: sockets.socket, data: bytes) -> None:
     """Send until the kernel takes no more."""
     client.setblocking(False)  # noqa: FBT003

@@ -137,12 +137,10 @@ def test_a_frame_over_twice_the_limit_cuts_only_its_own_connection(broker: Broke
     worker, honest = broker.socket(zmq.PULL, doors["pull"]), broker.socket(zmq.PUSH, doors["push"])
     honest.send(b"before")
     assert receive(worker) == [b"before"]
-
     with shake_hands(doors["push"], b"PUSH") as stranger:
         stranger.sendall(b"\x02" + (2 * LIMIT + 1).to_bytes(8, "big") + bytes(2 * LIMIT + 1))
         assert hung_up(stranger)
     honest.send(b"after")
-
     assert receive(worker) == [b"after"]
     wait_until(lambda: broker.counter("connections_cut") > cut)
 
@@ -293,7 +291,6 @@ def test_two_thousand_who_never_greet_are_all_cut_and_logged_in_a_few_lines(mong
             assert hung_up(peer)
             peer.close()
         wait_until(lambda: broker.counter("connections_cut") == 2000)
-
         assert lines(broker, "connections_cut") < len(crowd) / 10
         assert "it sent nothing in the time for a handshake" in broker.process.log_text()
         assert memory < 400 * 2**20

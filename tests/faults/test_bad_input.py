@@ -266,10 +266,8 @@ def test_an_over_long_job_keeps_its_headers_and_first_kib(broker: BrokerUnderTes
     doors = broker.take("pop")
     payload = b"0123456789abcdef" * (LIMIT // 16) + b"!"
     headers = b'{"headers": {"of": "mine"}}'
-
     answer = broker.ask(front, b"", headers, payload)
     broker.push(doors.front, b"", headers, payload)
-
     assert code(answer) == "TOO_LARGE"
     assert str(LIMIT) in message(answer)
     letter = broker.dead_letter(doors.queue)
@@ -313,12 +311,10 @@ def test_the_default_limit_is_12_mib(mongo_uri: str) -> None:
         doors, pops = broker.take("ask"), broker.take("pop")
         asker, worker = broker.socket(zmq.REQ, doors.front), broker.socket(zmq.REP, doors.back)
         longest = bytes(12 * MIB)
-
         asker.send(longest)
         assert receive(worker) == [longest]
         worker.send(longest)
         assert receive(asker) == [longest]
-
         asker.send(longest + b"!")
         assert code(receive(asker)) == "TOO_LARGE"
         broker.push(pops.front, longest + b"!")

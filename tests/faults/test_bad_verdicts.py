@@ -99,11 +99,9 @@ def test_an_answer_nobody_asked_for_is_counted_and_changes_nothing(broker: Broke
     stranger = broker.socket(zmq.DEALER, doors.back)  # a REP could not do this
     asker = broker.socket(zmq.REQ, doors.front)
     before = broker.counter("bad_verdicts")
-
     for _ in range(50):
         stranger.send_multipart([b"", b"result"])
     wait_until(lambda: broker.counter("bad_verdicts") == before + 50)
-
     asker.send(b"work")
     assert receive(stranger) == [b"", b"work"]
     stranger.send_multipart([b"", b"done"])
@@ -131,10 +129,8 @@ def test_a_result_too_long_takes_no_other_result_with_it(broker: BrokerUnderTest
         headers = {"id": number.decode(), "max_attempts": 1, "headers": {"padding": "x" * padding}}
         dealer.send_multipart([number, b"", b"", msgpack.packb(headers), number])
     jobs = [(receive(worker)[0], worker) for worker in workers]
-
     for number, worker in jobs:
         worker.send(bytes(16 * MIB - 30_000) if number == b"1" else b"short")
-
     answers = {answer[0]: answer[2:] for answer in (receive(dealer), receive(dealer))}
     assert answers[b"2"] == [b"short"]
     assert code(answers[b"1"]) == "DEAD"
@@ -261,9 +257,7 @@ def test_unreadable_verdicts_are_refused_by_position_and_the_others_hold(broker:
     while len(receipts) < 2:
         receipts += [job[0] for job in library.delivery()]
     first, last = ([receipt, "COMMIT", b"", None] for receipt in receipts)
-
     (problems,) = library.ask(wire.SETTLE, [first, *BAD_VERDICTS, last]).fields
-
     assert [(at, problem) for at, problem, _ in problems] == [
         (at, "BAD_FRAMES") for at in range(1, 1 + len(BAD_VERDICTS))
     ]
@@ -280,9 +274,7 @@ def test_a_verdict_of_the_library_that_cannot_be_read_rolls_back_the_job_of_its_
     library.ask(wire.READY, "unread", 1)
     library.ask(wire.PUSH, "unread", [[None, b"work", {"max_attempts": 1}]])
     ((receipt, job_id, *_),) = library.delivery()
-
     (problems,) = library.ask(wire.SETTLE, [[receipt, *verdict[1:]]]).fields
-
     assert [(at, problem) for at, problem, _ in problems] == [(0, "BAD_FRAMES")]
     wait_until(lambda: broker.counts("unread") == {"dead": 1})
     (shown,) = library.ask(wire.SHOW, "unread", job_id).fields
@@ -303,9 +295,7 @@ def test_a_session_settles_no_deliveries_of_another(broker: BrokerUnderTest, que
     library.ask(wire.PUSH, "lent", [[None, b"work", None]])
     ((receipt, *_),) = library.delivery()
     verdict = [receipt, "COMMIT", b"", None]
-
     (problems,) = stranger.ask(wire.SETTLE, [verdict]).fields
-
     assert [(at, problem) for at, problem, _ in problems] == [(0, "LEASE_LOST")]
     assert broker.counts("lent") == {"reserved": 1}
     assert library.ask(wire.SETTLE, [verdict]).fields == [[]]

@@ -26,9 +26,6 @@ HWM_BYTES = 64 * MIB
 MOST_GROWTH = 3 * HWM_BYTES + 12 * MIB
 
 
-# ------------------------------------------------------------------ commits that MongoDB does not confirm
-
-
 @pytest.mark.parametrize(
     ("hwm", "jobs", "growth"), [(1_000, 10_000, 60 * MIB), pytest.param(10_000, 80_000, 90 * MIB, marks=full)]
 )
@@ -116,9 +113,6 @@ def all_is_done_once(shared: SharedQueue, handled: Counter[bytes], jobs: int) ->
     shared.wait_empty(300)
     assert len(handled) == jobs
     assert set(handled.values()) == {1}
-
-
-# ------------------------------------------------------------------ bytes
 
 
 @full

@@ -34,11 +34,9 @@ def test_another_broker_takes_over_what_a_killed_one_held(mongo_uri: str, databa
         everything = push(first, 100, b"hold")
         worker.wait_said("got", 5)
         wait_until(lambda: waiting_and_reserved(second)[1] > 5, what="jobs staged at the first broker")
-
         first.kill()
         with Worker("default", handler, prefetch=20, endpoint=second.doors["smq"]):
             wait_until(lambda: stored(mongo_uri, database) == 0, what="commit of all jobs")
-
     assert handler.handled == Counter(everything)
     assert handler.attempts == {1}
 

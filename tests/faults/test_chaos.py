@@ -48,8 +48,6 @@ def jobs_of(mongo: MongoClient[dict[str, Any]], broker: BrokerProcess) -> Any:
     return mongo[broker.config["broker"]["database"]][f"queue.{QUEUE}"]
 
 
-# ------------------------------------------------------------------ MongoDB fails statements
-
 FAILURES: dict[str, dict[str, Any]] = {
     "connection closed": {"closeConnection": True},
     "NotWritablePrimary": {"errorCode": 10107},
@@ -87,9 +85,6 @@ def test_statements_that_fail_lose_nothing_and_run_nothing_again(seed: int) -> N
                 load.go_on(200)
                 replica_set.fail(port, "failCommand", "off")
             load.finish(jobs_of(mongo, brokers[0]))
-
-
-# ------------------------------------------------------------------ dedupe and pops
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -156,9 +151,6 @@ def test_no_pop_comes_twice_when_replies_are_lost_at_random(mongo_uri: str, seed
         shared.wait_empty()
         assert set(popped.values()) == {1}
         assert len(popped) == count
-
-
-# ------------------------------------------------------------------ churn
 
 
 def test_connections_that_come_and_go_take_no_memory(mongo_uri: str) -> None:

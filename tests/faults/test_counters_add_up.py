@@ -56,9 +56,6 @@ def delivered(smq: Smq, queue: str, credit: int = 1) -> list[Any]:
     return list(smq.delivery()[0])
 
 
-# ----------------------------------------------------------------------- the way in
-
-
 def test_a_job_pushed_again_by_its_id_is_counted_as_repeated(broker: BrokerUnderTest) -> None:
     counted, smq, asked = Counted(broker), broker.smq(), broker.take("ask")
     smq.ask(wire.PUSH, "ids", TWICE)
@@ -85,9 +82,6 @@ def test_what_can_not_be_read_and_what_is_refused_as_a_whole_is_counted(broker: 
     broker.admin.queues.pause("some", wire.INTAKE)
     smq.ask(wire.PUSH, "some", TWICE)
     counted.wait(received=1 + 3 + 2 + 1001 + 2, unreadable=3, pushed=1, refused=2 + 1001 + 2)
-
-
-# ---------------------------------------------------------------------- the way out
 
 
 @pytest.mark.parametrize(

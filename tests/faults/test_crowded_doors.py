@@ -160,7 +160,6 @@ def test_what_a_client_asks_or_orders_ends_with_it_what_it_pushes_is_stored(brok
     greedy.plain.send_multipart(wire.encode(wire.PUSH, 1001, "pushed", [[None, b"work", None]]))
     greedy.answer(1)
     greedy.plain.close()
-
     wait_until(lambda: broker.counts("pushed")["ready"] == 1)
     for _ in range(3):  # its own would have been answered meanwhile
         library.ask(wire.STATS)
@@ -175,7 +174,6 @@ def test_plain_sockets_that_name_queues_leave_some_to_the_library(broker: Broker
     for number in range(1000):
         producer.send_multipart([b"typing-error-%d" % number, b"work"])
     wait_until(lambda: broker.counts(doors.queue)["dead"])
-
     # It takes far longer than that to make a thousand at ten a second.
     (letter, *_) = broker.collection(doors.queue).find({"state": "dead"})
     assert letter["errors"][-1]["reason"].startswith("QUEUE_FULL: queue 'typing-error-")

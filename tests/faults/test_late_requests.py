@@ -113,7 +113,6 @@ def test_jobs_at_a_broker_that_stood_still_run_once(mongo_uri: str, database: st
                 wait_until(lambda: not client.counters()["broker"]["storing"], what="its rest")
             producer.push("mail", b"last").wait(TIMEOUT)
             runs.wait_for(JOBS + 2)
-
     assert runs.again == {}
     assert runs.count.keys() >= {receipt.id for receipt in receipts}
 

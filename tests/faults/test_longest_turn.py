@@ -262,11 +262,9 @@ def test_many_receipts_are_looked_for_once_over_all_queues(broker: BrokerUnderTe
 def test_jobs_with_the_most_headers_are_stored_shown_and_delivered(broker: BrokerUnderTest) -> None:
     library = broker.smq()
     own = {"headers": {"a": [[n] for n in range(490)]}}
-
     for _ in range(40):
         entries = [[None, b"", own] for _ in range(15)]
         assert library.ask(wire.PUSH, "heavy", entries).fields == [[]]
-
     shown = library.ask(wire.PEEK, "heavy", "ready", 1000).fields[0]
     assert 1 < len(shown) < 600
     library.ask(wire.READY, "heavy", 1000)
@@ -291,12 +289,10 @@ def test_many_that_ask_very_much_at_once_and_leave(broker: BrokerUnderTest) -> N
     doors = broker.take("ask")
     crowd = [broker.socket(zmq.DEALER, doors.front, sndhwm=0) for _ in range(20)]
     received = broker.counter("received")
-
     for asker in crowd:
         for _ in range(3000):
             asker.send_multipart([b"e" * 200, b"", b"work"])
     wait_until(lambda: broker.counter("received") - received >= 10_000)
-
     gone = broker.counter("askers_gone")
     for asker in crowd:
         asker.close()

@@ -118,12 +118,10 @@ MANY_FRAMES = b"\x01\x01t" + b"\x01\x00" * (5 * MIB) + b"\x00\x00"
 @pytest.mark.full
 def test_messages_of_very_many_frames_are_refused_where_they_are_published(broker: BrokerUnderTest) -> None:
     library = broker.smq()
-
     assert library.ask(wire.PUBLISH, "frames", MANY_FRAMES, {}).fields[0] == "BAD_FRAMES"
     for _ in range(10):
         part = b"\x01\x01t" + b"\x01\x00" * 60_000 + b"\x00\x00"
         assert library.ask(wire.PUBLISH, "frames", part, {}).verb == wire.OK
-
     asker = broker.socket(zmq.REQ, broker.process.devices[0]["replay"][0])
     after = count = 0
     while count < 10:

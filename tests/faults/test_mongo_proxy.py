@@ -85,9 +85,7 @@ def test_a_late_statement_lands_when_its_sender_has_repeated_it(
     assert late.command.session
     assert late.command.txn_number
     real[database].jobs.delete_one({"_id": 1})
-
     answer = late.land()
-
     assert answer["ok"] == 1
     assert real[database].jobs.count_documents({}) == 0  # the server knows the repetition by its number
 
@@ -99,10 +97,8 @@ def test_functions_run_in_between(proxy: CuttingProxy, behind: Client, real: Cli
     before = proxy.before(
         lambda command: command.name == "delete", lambda: found.append(jobs.count_documents({}))
     )
-
     behind[database].jobs.insert_one({"_id": 1})
     behind[database].jobs.delete_one({"_id": 1})
-
     after.wait()
     before.wait()
     assert found == [1, 1]

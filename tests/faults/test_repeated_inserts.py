@@ -52,9 +52,6 @@ def uri_of(replica_set: ReplicaSet) -> str:
     return f"mongodb://127.0.0.1:{replica_set.ports[0]}/?directConnection=true"
 
 
-# ------------------------------------------------------------------ repeated
-
-
 @pytest.mark.parametrize("times", [1, 2, 3, pytest.param(5, marks=full)])
 def test_jobs_done_elsewhere_are_not_stored_again_by_lost_replies(shared: SharedQueue, times: int) -> None:
     held = shared.a.proxy.hold(shared.on("insert"), times)
@@ -94,15 +91,10 @@ def done_once(shared: SharedQueue, held: Fault[Held], afterwards: Callable[[], N
         held.wait()
         wait_until(lambda: len(handled) == len(JOBS), what="the jobs at the other broker")
         shared.wait_empty()
-
         afterwards()
-
         assert producer.answer(answer, 60) == []
         shared.wait_empty()  # whatever was stored again has been delivered again
         assert handled == Counter(JOBS)
-
-
-# ------------------------------------------------------------------ late
 
 
 @pytest.mark.parametrize("at", ["the other broker", "the same broker"])
@@ -140,9 +132,6 @@ def test_an_insert_that_lands_after_45_seconds_stores_nothing_that_was_done(shar
             late.land()
         shared.wait_empty()
         assert handled == Counter(JOBS)
-
-
-# ------------------------------------------------------------------ durability in doubt
 
 
 @pytest.mark.parametrize("code", [FAILED, SHUTDOWN])

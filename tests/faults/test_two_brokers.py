@@ -25,9 +25,6 @@ full = pytest.mark.full
 LARGE, JOBS, DEAF = 48 * 2**10, 600, 2
 
 
-# ------------------------------------------------------------------ PULL workers that do not read
-
-
 @pytest.mark.parametrize(("ack", "prefetch"), [long("received", 64), long("auto", 64), ("explicit", 4)])
 def test_workers_that_do_not_read_keep_their_prefetch_alone(mongo_uri: str, ack: str, prefetch: int) -> None:
     streamer = {"kind": "streamer", "frontend": ANY_PORT, "backend": ANY_PORT, "commit": ANY_PORT}
@@ -56,9 +53,6 @@ def deaf(address: str) -> Iterator[sockets.socket]:
     with shake_hands(address, b"PULL") as worker:
         worker.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 2**17)
         yield worker
-
-
-# ------------------------------------------------------------------ where leases lie, and are read
 
 
 def test_brokers_of_other_databases_leave_each_others_jobs_alone(mongo_uri: str, database: str) -> None:
@@ -120,9 +114,6 @@ def running_jobs_stay(holder: RawClient, idle: RawClient, seconds: float) -> Non
     assert not idle.offered(0.5)
     idle.ready(0)
     assert {job.attempt for job in jobs} == {1}
-
-
-# ------------------------------------------------------------------ a broker that is stopped for two leases
 
 
 #: A frozen broker is noticed by its silence.

@@ -89,9 +89,7 @@ def test_the_job_of_a_killed_worker_goes_to_another_at_once_and_waits_for_no_sil
         job = f"{HOLD}-{number}"
         push(broker, job)
         holder, survivor = whoever_has(job, [survivor, other])
-
         holder.end()
-
         wait_for(job, survivor)
         survivor.go()
         survivor.wait_said("done", len(survivor.said("got")))

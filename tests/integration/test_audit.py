@@ -295,9 +295,7 @@ def test_principals_are_recorded_not_secrets(client: Client, broker: BrokerProce
     )["token"]
     other = client.users("rotate", name="mailer", kind="token")["token"]
     client.users("remove", name="mailer")
-
     removed, rotated, added = client.audit(action="users", name="mailer")[0]
-
     assert (added["action"], added["about"]["permissions"]) == ("users add", "push=mail.*")
     assert added["about"]["fields"] == ["note", "password", "token"]
     assert (rotated["action"], rotated["about"]) == ("users rotate", {"kind": "token"})
@@ -346,9 +344,7 @@ def test_it_is_read_over_http_with_operate_alone(client: Client, web: Web) -> No
     owner: Any = {"Authorization": f"Bearer {TOKEN}"}
     reader: Any = {"Authorization": "Bearer token-of-the-reader"}
     client.pause("over-http")
-
     answer = web.get(f"{V1}/audit?name=over-http&limit=1", **owner)
-
     assert answer.status < REFUSED, answer.body
     assert [entry["action"] for entry in answer.json["records"]] == ["pause"]
     at, _, last = answer.json["next"].partition("-")
@@ -461,10 +457,8 @@ def test_a_change_in_the_store_itself_is_recorded(mongo_uri: str, database: str)
     with pytest.raises(NotFoundError):
         users.act(mongo_uri, database, "remove", {"name": "nobody"})
     users.act(mongo_uri, database, "list", {})
-
     with MongoClient[Row](mongo_uri) as mongo:
         added, refused = mongo[database]["audit"].find().sort("at", 1)
-
     assert (added["door"], added["action"], added["name"], added["outcome"]) == (
         "store", "users add", "ops", "done"
     )  # fmt: skip

@@ -141,9 +141,6 @@ def test_without_a_bound_a_full_disk_stops_a_stream_and_with_one_it_does_not(bro
         publisher.publish("bounded", "a", b"x").wait(10)
 
 
-# ------------------------------------------------------------- parts of it, in the store
-
-
 def test_of_too_many_incidents_and_days_the_newest_stay(documents: Database[dict[str, Any]]) -> None:
     incidents, history = IncidentStore(documents), HistoryStore(documents)
     incidents.prepare()

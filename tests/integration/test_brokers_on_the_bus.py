@@ -190,9 +190,6 @@ def test_both_count_what_they_tell_and_hear(pair: Pair) -> None:
         wait_until(lambda: other.counters()["counters"].get("bus_heard"), what="the count of what is heard")
 
 
-# ------------------------------------------------------------------ alone, and without a bus
-
-
 def test_a_broker_that_is_alone_tells_nobody_anything(mongo_uri: str, database: str) -> None:
     with (
         BrokerProcess(mongo_uri, database) as broker,

@@ -46,9 +46,6 @@ def hear(feed: Feed, count: int) -> list[str]:
     return found
 
 
-# ------------------------------------------------------------------ of all forms
-
-
 def test_what_one_sends_all_others_hear_in_its_order_and_itself_does_not(form: Form) -> None:
     one, two, three = form(), form(), form()
     with one.listen([]) as at_one, two.listen([]) as at_two, three.listen([]) as at_three:
@@ -81,9 +78,6 @@ def test_what_is_sent_while_nobody_listens_is_heard_by_nobody(form: Form) -> Non
 def test_nothing_comes_to_who_waits_in_vain(form: Form) -> None:
     with form().listen([]) as feed:
         assert not feed.next()
-
-
-# ------------------------------------------------------------------ what may be missed
 
 
 @pytest.fixture

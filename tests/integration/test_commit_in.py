@@ -131,7 +131,6 @@ def test_a_worker_that_dies_has_done_the_job_exactly_if_its_transaction_has_comm
         other = jobs.push(id="other")
         wait_until(lambda: other in jobs.ids("ready"), SECONDS)  # nothing else waits for it
         (session.commit_transaction if committed else session.abort_transaction)()
-
     ends_at(jobs, job_id, "done" if committed else "ready")
     assert shop.payments(job_id) == ([1] if committed else [])
     assert counted(jobs, "committed") == before + committed

@@ -24,9 +24,6 @@ def one_of(job_id: str, dedupe: Dedupe = ORDER, **settings: Any) -> Job:
     return a_job(job_id, dedupe=dedupe, **settings)
 
 
-# --------------------------------------------------------------- how the first ends
-
-
 def ready(_store: QueueStore, _first: Job) -> None:
     """It waits."""
 
@@ -132,9 +129,6 @@ def test_a_done_job_stays_for_the_longer_of_window_and_memory_without_its_payloa
     assert "payload" not in left
 
 
-# ----------------------------------------------------------------- in one push
-
-
 def test_of_several_in_one_push_the_first_has_the_id(store: QueueStore) -> None:
     answer = store.push([a_job("a"), one_of("b"), one_of("c"), one_of("d", Dedupe("other", 1.0))], NOW)
     assert firsts(answer) == {2: "b"}
@@ -158,9 +152,6 @@ def test_the_window_counts_from_the_statement_that_stores_the_job(store: QueueSt
     assert firsts(answer) == {0: "first"}
     assert seconds(stored(store, "first")["dedupe_until"]) == NOW + 100 + WINDOW
     assert seconds(stored(store, "first")["eligible_at"]) == NOW
-
-
-# -------------------------------------------------------------------- repeated
 
 
 def test_a_job_pushed_again_is_an_existing_one_and_no_duplicate_of_itself(store: QueueStore) -> None:
@@ -210,9 +201,6 @@ class Overtaken:
         return getattr(self.jobs, name)
 
 
-# ------------------------------------------------------------------ concurrently
-
-
 @pytest.mark.parametrize("held_before", [False, True], ids=["a new id", "an id whose window is over"])
 def test_of_many_pushes_at_once_one_is_first_and_all_others_hear_its_id(
     store: QueueStore, documents: Database[dict[str, Any]], *, held_before: bool
@@ -239,9 +227,6 @@ def test_of_many_pushes_at_once_one_is_first_and_all_others_hear_its_id(
         [first] = [job_id for job_id, pushed in answer if pushed == Pushed()]
         assert [firsts(pushed) for job_id, pushed in answer if job_id != first] == [{0: first}] * (many - 1)
     assert len(everything(store)) == rounds * (2 if held_before else 1)
-
-
-# ------------------------------------------------------------------------ the index
 
 
 def before_dedupe_ids(jobs: Collection[dict[str, Any]]) -> None:

@@ -20,13 +20,11 @@ def test_run_reads_a_configuration_of_the_folder_in_which_it_is_called(tmp_path:
     set_up(checkout)
     folder.mkdir()
     (folder / "mail.toml").write_text("[queues.mail]\nttl = 77\n")
-
     done = subprocess.run(
         [checkout / "deploy" / "run", "--config", "mail.toml", "--check-config"],
         cwd=folder, env=os.environ | {"SLUICEMQ_MONGODB_URI": "mongodb://db"},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
-
     assert done.returncode == 0, done.stderr
     assert "ttl = 77.0" in done.stdout
 

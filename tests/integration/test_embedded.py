@@ -262,7 +262,6 @@ def test_a_former_mongod_that_does_not_end_is_killed(tmp_path: Path) -> None:
         (tmp_path / "mongod.pid").write_text(str(stuck.pid))
         # Popen may return while the child is still on its way into Python.
         wait_until(lambda: mongod.serves(stuck.pid, tmp_path / "mongo"), what="the stuck process")
-
         with running(tmp_path, former_timeout=0.1):
             assert stuck.wait(60) == -signal.SIGKILL
     finally:

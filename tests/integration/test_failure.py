@@ -56,9 +56,6 @@ def in_json(**headers: Any) -> bytes:
     return json.dumps(headers).encode()
 
 
-# ---------------------------------------------------------------------- back-off
-
-
 def by_rep(broker: BrokerUnderTest, doors: Doors, verdict: list[bytes]) -> list[float]:
     worker = broker.socket(zmq.REP, doors.back)
     broker.ask(doors.front, b"", b'{"reply": "accepted"}', b"work")
@@ -127,9 +124,6 @@ def test_the_wait_is_as_the_queues_settings_have_it_and_is_told_by_the_job(broke
     assert job["errors"][0]["worker"]
 
 
-# ------------------------------------------------------------------------ expiry
-
-
 def test_an_expired_job_that_goes_to_the_dead_letters_answers_that_it_has_expired_also_when_asked_again(
     broker: BrokerUnderTest,
 ) -> None:
@@ -139,9 +133,6 @@ def test_an_expired_job_that_goes_to_the_dead_letters_answers_that_it_has_expire
         assert code(broker.ask(doors.front, *question)) == "EXPIRED"
     letter = broker.dead_letter(doors.queue)
     assert (letter["id"], letter["reason"], letter["attempts"]) == ("late", "expired", 0)
-
-
-# --------------------------------------------------------------------- kept jobs
 
 
 def done_by_rep(broker: BrokerUnderTest, doors: Doors) -> bytes:
@@ -206,8 +197,6 @@ def test_the_start_of_a_kept_job_is_that_of_its_last_delivery(broker: BrokerUnde
     assert job["created_at"] + 0.3 <= job["started_at"] + 0.002
     assert job["errors"][0]["at"] <= job["started_at"] <= job["ended_at"]
 
-
-# ----------------------------------------------------- each setting, at each door
 
 QUEUE = "settings"
 NOT_BEFORE = float(round(time.time()) + 50_000)

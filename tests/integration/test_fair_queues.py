@@ -127,9 +127,6 @@ def test_commands_and_plain_doors_take_a_tenant(broker: BrokerUnderTest, jobs: O
     assert {row["payload"]: row["tenant"] for row in jobs.collection.find()} == {b"x": "acme", b"y": "bolt"}
 
 
-# ------------------------------------------------------------- several brokers, restarts
-
-
 class Pair:
     """Brokers on one database, whose queue ``mail`` is fair."""
 

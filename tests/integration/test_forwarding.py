@@ -23,9 +23,6 @@ def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
         yield broker
 
 
-# ------------------------------------------------------------------------- the library
-
-
 def test_a_chain_of_queues_and_who_asked_at_its_beginning_hears_its_end(endpoint: str, queue: str) -> None:
     first, second, third = (f"{queue}-{number}" for number in (1, 2, 3))
     seen: list[tuple[str, str, int]] = []
@@ -132,9 +129,6 @@ def test_a_thousand_jobs_go_on_each_once(broker: BrokerUnderTest, endpoint: str,
     wait_until(lambda: broker.counter("forwarded") == forwarded + 1000, what="the count of each, once")
 
 
-# ------------------------------------------------------------------------- plain sockets
-
-
 @pytest.mark.parametrize(
     ("frames", "payload"),
     [([], b"work"), ([b"new"], b"new"), ([b""], b""), ([b"new", b'{"priority": 7}'], b"new")],
@@ -193,9 +187,6 @@ def test_a_verdict_that_comes_twice_moves_one_job_once(broker: BrokerUnderTest, 
     (problem,) = smq.ask(wire.SETTLE, [row]).fields[0]
     assert problem[:2] == [0, "LEASE_LOST"]
     assert broker.counts(f"{queue}-2")["ready"] == 1
-
-
-# ------------------------------------------------------------------------- several brokers
 
 
 def test_an_asker_elsewhere_follows_the_job(broker: BrokerUnderTest, mongo_uri: str, queue: str) -> None:

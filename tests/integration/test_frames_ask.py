@@ -139,9 +139,7 @@ def test_a_dealer_that_asks_much_and_reads_late_hears_every_answer(broker: Broke
     for _ in range(count):
         receive(worker)
         worker.send(result)
-
     answers = [receive(dealer) for _ in range(count)]
-
     assert {number for number, *_ in answers} == {b"%d" % number for number in range(count)}
     assert all(rest == [b"", result] for _, *rest in answers)
 

@@ -69,10 +69,8 @@ def test_every_producer_door_and_every_worker_door_of_a_queue_is_open(broker: Br
     workers = [broker.socket(zmq.PULL, address) for address in doors["backend"]]
     producers = [broker.socket(zmq.PUSH, address) for address in doors["frontend"]]
     wait_until(lambda: broker.workers("many") == 2)
-
     for producer in producers:
         producer.send(b"work")
-
     receipts = [receive(worker)[0] for worker in workers]  # prefetch is 1: each has one
     for address, receipt in zip(doors["commit"], receipts, strict=True):
         broker.push(address, b"COMMIT", receipt)
@@ -85,14 +83,12 @@ def test_an_answer_goes_back_through_the_door_where_it_was_asked_for(broker: Bro
     askers = [broker.socket(zmq.REQ, address) for address in doors["frontend"]]
     workers = [broker.socket(zmq.REP, address) for address in doors["backend"]]
     wait_until(lambda: broker.workers("many_asked") == 2)
-
     for number, asker in enumerate(askers):
         asker.send(b"%d" % number)
     # Each has one before any answers: else the first may get both.
     jobs = [receive(worker)[0] for worker in workers]
     for worker, job in zip(workers, jobs, strict=True):
         worker.send(b"result of " + job)
-
     assert [receive(asker) for asker in askers] == [[b"result of 0"], [b"result of 1"]]
 
 
@@ -156,11 +152,9 @@ def test_a_forwarder_relays_from_every_publisher_to_who_subscribed(broker: Broke
         _subscribed(broker, address, topic, publishers)
         for address, topic in zip(doors["backend"], (b"red", b""), strict=True)
     )
-
     for publisher in publishers:
         publisher.send_multipart([b"red.1", b"a"])
         publisher.send_multipart([b"blue.1", b"b"])
-
     assert [receive(red) for _ in range(2)] == [[b"red.1", b"a"]] * 2
     assert sorted(receive(all_of_it) for _ in range(4)) == [[b"blue.1", b"b"]] * 2 + [[b"red.1", b"a"]] * 2
     assert not red.poll(0)

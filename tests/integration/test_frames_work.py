@@ -268,11 +268,9 @@ def test_a_receipt_names_one_delivery_so_a_late_verdict_changes_nothing(broker: 
     commits.send_multipart([b"ROLLBACK", receipt])
     again, _ = receive(worker)
     late = broker.counter("late_verdicts")
-
     for verdict in (b"COMMIT", b"REJECT", b"ROLLBACK"):
         commits.send_multipart([verdict, receipt])
     wait_until(lambda: broker.counter("late_verdicts") == late + 3)
-
     assert broker.counts(doors.queue)["reserved"] == 1
     commits.send_multipart([b"COMMIT", again])
     broker.await_count(doors.queue, "reserved", 0)

@@ -66,9 +66,6 @@ def work_off(broker: BrokerUnderTest, queue: str, jobs: int) -> set[bytes]:
     return set(seen)
 
 
-# ------------------------------------------------------------------------ refused
-
-
 def test_the_library_hears_which_jobs_had_no_room(broker: BrokerUnderTest, names: dict[str, str]) -> None:
     queue, before = names["refuses"], broker.ask_counters()["counters"]
     with Producer(endpoint=broker.doors["smq"]) as producer:
@@ -146,9 +143,6 @@ def test_there_is_room_again_when_an_order_makes_it(broker: BrokerUnderTest, nam
         assert broker.admin.queues.purge(queue, "ready").result() == MOST
         # Then, though nobody asks for its counts and no worker comes
         wait_until(lambda: any(until_full(producer, queue, b"again")), what="room")
-
-
-# --------------------------------------------------------------------------- held
 
 
 @pytest.mark.full

@@ -26,9 +26,6 @@ def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
         yield broker
 
 
-# --------------------------------------------------------------------- one at a time
-
-
 def test_a_group_goes_on_when_its_first_job_is_committed_while_others_go_on(jobs: OwnQueue) -> None:
     for payload in (b"a1", b"a2", b"b1", b"a3"):
         jobs.push(payload, group=payload[:1].decode())
@@ -110,9 +107,6 @@ def test_a_job_of_a_schedule_waits_in_its_group(jobs: OwnQueue) -> None:
         assert jobs.take().payload == b"run"
     finally:
         jobs.client.schedules.delete(jobs.queue)
-
-
-# ---------------------------------------------------------------------- in their order
 
 
 class Witness:

@@ -151,9 +151,6 @@ def test_a_queue_removed_while_others_use_it_is_never_without_its_indexes(
     assert not [name for name in store.jobs.database.list_collection_names() if "deleted" in name]
 
 
-# ------------------------------------------------------------- a broker as a whole
-
-
 @pytest.fixture(scope="module")
 def broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
     with serving(mongo_uri, [], lease=1.0, poll=0.5) as broker:

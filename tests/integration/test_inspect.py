@@ -72,9 +72,6 @@ def test_many_scheduled_are_what_is_left(store: QueueStore, documents: Database[
     assert (counts["ready"], counts["scheduled"], counts["exact"]) == (3, 50, False)
 
 
-# ------------------------------------------------------------ since when, and show
-
-
 def test_the_oldest_ready_job_is_found_whatever_its_priority(store: QueueStore, inspector: Inspector) -> None:
     # Given one that is due since 60 s, behind those of higher priority and some that are not due
     store.push([a_job(priority=9, eligible_at=NOW - 5), a_job(priority=9, eligible_at=NOW - 8)], NOW)
@@ -140,9 +137,6 @@ def test_a_job_is_shown_whole_with_its_history(store: QueueStore, inspector: Ins
 def test_a_job_that_is_not_there_can_not_be_shown(inspector: Inspector) -> None:
     with pytest.raises(NotFoundError, match="'a' is not there in queue 'mail'"):
         inspector.show("mail", "a", NOW)
-
-
-# -------------------------------------------------------------------------- peek
 
 
 def test_a_peek_shows_the_next_jobs_and_takes_none(store: QueueStore, inspector: Inspector) -> None:
@@ -223,9 +217,6 @@ def test_a_peek_shows_fewer_large_jobs_but_always_one(store: QueueStore, inspect
     store.push([a_job(payload=b"x" * 1000) for _ in range(5)], NOW)
     assert len(inspector.peek("mail", "ready", LIMIT, 2500, NOW)) == 3
     assert len(inspector.peek("mail", "ready", LIMIT, 1, NOW)) == 1
-
-
-# ------------------------------------------------------------- names
 
 
 def test_the_queues_of_a_database_are_its_collections_with_their_prefix(

@@ -200,9 +200,7 @@ def test_a_user_gets_in_with_the_password_until_it_is_another(
         assert not client(broker, **named("mailer", "battery staple")).got_in()
         assert not client(broker, **named("nobody", "correct horse")).got_in()
         assert user.users("list") == "FORBIDDEN"
-
         operator.users("rotate", name="mailer", kind="password", password="battery staple")  # noqa: S106
-
         user.await_end()
         assert not user.got_in()
         assert client(broker, **named("mailer", "battery staple")).got_in()
@@ -331,7 +329,6 @@ def test_sighup_opens_no_door_to_other_machines_by_the_change_that_needs_a_resta
             {**secured(tmp_path, mechanism=["curve"], anonymous="all"), "devices": [here]}, refused=True
         )
         broker.reload({"devices": [{**open_to_others, "anonymous": "push"}]}, refused=True)
-
         assert broker.log_text().count("SIGHUP: [[devices]] no. 1: other machines can reach ") == 2
         assert not client(broker).got_in()
         broker.reload({"devices": [{**open_to_others, "anonymous": "push", "insecure": True}]})

@@ -102,9 +102,6 @@ def test_kustomize_builds_the_example() -> None:
     assert clients == {"sluicemq-client": "true"}
 
 
-# ----------------------------------------------------------------- what agrees
-
-
 def test_all_selectors_mean_the_pods_of_the_brokers() -> None:
     selectors = [
         of_kind("Deployment")["selector"]["matchLabels"],
@@ -178,9 +175,6 @@ def test_the_configuration_is_mounted_where_the_command_reads_it() -> None:
     assert mount["mountPath"] == BROKER["command"][-1]
 
 
-# -------------------------------------------------------------------- a broker
-
-
 def test_the_configuration_is_one_that_a_broker_takes(tmp_path: Path) -> None:
     file = tmp_path / "sluicemq.toml"
     file.write_text(TOML.replace(SECRETS, str(tmp_path)))
@@ -203,9 +197,6 @@ def test_a_broker_with_it_shows_its_metrics_to_nobody(mongo_uri: str, database: 
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
             assert web.get(BROKER[probe]["httpGet"]["path"]).status == 200
         assert web.get("/metrics").status == 401
-
-
-# ---------------------------------------------------------------- the alarms
 
 
 def test_the_rules_of_the_operator_are_those_of_prometheus() -> None:

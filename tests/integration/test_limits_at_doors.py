@@ -193,9 +193,6 @@ def limits(documents: Database[dict[str, Any]]) -> LimitStore:
     return LimitStore(documents, "mail")
 
 
-# ----------------------------------------------------------------------- permits
-
-
 def test_one_gets_what_it_wants_and_the_next_what_is_left(limits: LimitStore) -> None:
     assert limits.permit("a", 7, MOST_PERMITS, number=1) == 7
     assert limits.permit("b", 7, MOST_PERMITS, number=1) == 3
@@ -267,9 +264,6 @@ def test_all_permits_together_are_never_more_than_the_highest_limit_was(
         assert limits.permit(owner, wanted, most, order) == model[owner][0]
     assert limits.holders() == {owner: permits for owner, (permits, _) in model.items()}
     assert sum(limits.holders().values()) <= max((most for _, _, most, _ in said), default=0)
-
-
-# ------------------------------------------------------------------------- tokens
 
 
 def test_a_burst_begins_at_once_and_then_as_many_as_time_brings(limits: LimitStore) -> None:

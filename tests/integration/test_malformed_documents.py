@@ -210,9 +210,6 @@ def test_a_holder_without_a_window_keeps_its_dedupe_id_from_nobody(store: QueueS
     assert store.push([a_job(dedupe=Dedupe("x", 60.0))], NOW).refused
 
 
-# ------------------------------------------------------------- a broker as a whole
-
-
 @pytest.fixture(scope="module")
 def broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
     with serving(mongo_uri, [], lease=1.0, poll=0.5) as broker:

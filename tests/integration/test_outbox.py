@@ -65,7 +65,6 @@ def test_a_job_is_there_once_the_transaction_has_committed(carrier: BrokerProces
             session, "mail", {"order": 7}, database=shop.name, priority=9, headers={"trace": "t"}
         )
         later = outbox.push(session, "mail", b"later", database=shop.name, delay=timedelta(hours=1))
-
     with Client(endpoint=carrier.doors["smq"]) as client:
         (job,) = take(client, "mail")
         assert (job.id, job.payload, job.priority) == (first, b'{"order":7}', 9)
@@ -93,7 +92,6 @@ def test_jobs_of_one_program_keep_their_order(carrier: BrokerProcess, shop: Shop
             pushed += [
                 outbox.push(session, "mail", b"%d" % (10 * number + n), database=shop.name) for n in range(5)
             ]
-
     with Client(endpoint=carrier.doors["smq"]) as client:
         taken: list[str] = []
         while len(taken) < len(pushed):

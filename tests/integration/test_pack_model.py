@@ -49,7 +49,6 @@ def verbs(store: QueueStore) -> PackVerbs:
 @pytest.mark.parametrize("bounds", ORDINARY, ids=str)
 def test_no_order_of_events_breaks_a_pack(verbs: PackVerbs, bounds: Bounds) -> None:
     found = explore(verbs, bounds)
-
     assert "\n".join([found.complaint, *found.trace]).strip() == ""
     assert verbs.statements > 10
 
@@ -59,7 +58,6 @@ def test_no_order_of_events_breaks_a_pack(verbs: PackVerbs, bounds: Bounds) -> N
 @pytest.mark.parametrize("bounds", LONG, ids=str)
 def test_no_order_of_more_events_breaks_it(verbs: PackVerbs, bounds: Bounds) -> None:
     found = explore(verbs, bounds)
-
     assert "\n".join([found.complaint, *found.trace]).strip() == ""
 
 
@@ -93,7 +91,5 @@ def test_each_guard_is_needed(
 ) -> None:
     """Without it the model finds what goes wrong."""
     monkeypatch.setattr(packs, name, without)
-
     found = explore(verbs, bounds, looking_for=complaint)
-
     assert found.complaint.startswith(complaint), found

@@ -672,11 +672,9 @@ def test_a_forbidden_push_is_dropped_and_those_around_it_are_stored(many: Many, 
     many.permit(f"push=mail,{queue}")
     producer = many.of(zmq.PUSH, many.device(0)["frontend"])
     before = {name: many.counter(name) for name in ("forbidden", "jobs_refused", "refused")}
-
     producer.send_multipart([b"ask", b"forbidden"])
     producer.send_multipart([queue.encode(), b"may not make it"])
     producer.send(queue.encode())
-
     assert many.document("mail", payload=queue.encode())["pushed_by"] == "eve"
     wait_until(lambda: many.counter("forbidden") == before["forbidden"] + 2)
     assert {name: many.counter(name) - count for name, count in before.items()} == dict.fromkeys(before, 2)
@@ -948,7 +946,6 @@ def test_a_job_that_goes_on_and_its_children_keep_their_principal(many: Many, ev
     ((receipt, *_),) = eve.delivery()
     eve.ask(wire.SETTLE, [[receipt, wire.FAN_OUT, None, None, [[f"{queue}-child", None, None]]]])
     child = many.document(f"{queue}-child")
-
     for stored in (on, child):
         assert (stored["tenant"], stored["pushed_by"], stored["payload"]) == ("acme", "eve", b"payload")
     assert on["passed"][0]["queue"] == queue

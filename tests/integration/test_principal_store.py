@@ -54,9 +54,7 @@ def test_a_principal_is_read_as_it_was_put(store: PrincipalStore) -> None:
         max_rate=2.5,
         max_bytes_rate=1000,
     )
-
     put(store, whole)
-
     assert list(store.read()) == [replace(whole, changed_at=NOW, revision=1)]
     assert store.one("mailer") == replace(whole, changed_at=NOW, revision=1)
     assert store.one("nobody") is None
@@ -74,7 +72,6 @@ def test_changes_and_removals_are_found_behind_a_revision(store: PrincipalStore)
     for name in ("a", "b", "c"):
         put(store, PrincipalRecord(name=name))
     seen = list(store.read())[-1].revision
-
     assert list(store.read(seen)) == []
     put(store, PrincipalRecord(name="a", permissions=OPERATE))
     remove(store, "b")

@@ -61,9 +61,6 @@ def reader(documents: Database[dict[str, Any]], store: QueueRecordStore) -> Read
     return Reader(documents)
 
 
-# ------------------------------------------------------------------------ store
-
-
 def test_what_is_paused_of_a_queue_is_kept_until_it_is_resumed(store: QueueRecordStore) -> None:
     for what in ("intake", "delivery", "intake"):
         store.change("a", pausing(what), NOW)
@@ -122,9 +119,6 @@ def test_of_what_was_damaged_by_hand_nothing_holds_and_others_are_read(
     assert {record.name: record.says_nothing for record in store.read()} == {"a": True, "b": False}
     store.change("a", pausing("intake"), NOW)
     assert store.one("a").paused == {"intake"}
-
-
-# ---------------------------------------------------------------------- reading
 
 
 def test_a_look_reads_only_what_has_changed(documents: Database[dict[str, Any]], reader: Reader) -> None:

@@ -78,7 +78,6 @@ def test_what_needs_a_restart_is_named_and_changes_nothing(broker: Reloaded) -> 
 
 def test_a_file_that_is_not_valid_changes_nothing_and_all_that_is_wrong_is_told(broker: Reloaded) -> None:
     told = broker.reload("[broker]\nlease = -1\nlog_levl = 'debug'\n[queues.mail]\nttl = 'soon'\n")
-
     assert told == [
         "broker.toml: [broker]: log_levl: unknown key; did you mean log_level?",
         "broker.toml: [broker] lease: expected seconds, more than 0, at most ten years; got -1",

@@ -37,9 +37,6 @@ def keep(documents: Database[dict[str, Any]], number: int) -> None:
     documents["meta"].insert_one({"_id": "schema", "number": number})
 
 
-# ------------------------------------------------------------------------ store
-
-
 def test_a_new_database_gets_this_schema_at_once_and_may_be_opened_again(
     documents: Database[dict[str, Any]], store: SchemaStore
 ) -> None:
@@ -99,9 +96,6 @@ def test_the_first_step_of_an_upgrade_can_be_taken_back_and_the_second_can_not(
     assert kept(documents) == {"number": SCHEMA}
 
 
-# ----------------------------------------------------------------------- leases
-
-
 def test_leases_name_the_version_and_the_schemas_that_it_reads(documents: Database[dict[str, Any]]) -> None:
     leases = LeaseStore(documents)
     leases.begin("a", "broker", 15, NOW)
@@ -120,9 +114,6 @@ def test_a_lease_that_does_not_say_reads_nothing_of_this_version(documents: Data
 @pytest.mark.parametrize(("number", "can"), [(1, False), (2, True), (3, True), (4, False)])
 def test_a_broker_can_read_what_its_lease_says(number: int, can: bool) -> None:  # noqa: FBT001
     assert can_read((2, 3), number) is can
-
-
-# ---------------------------------------------------------------------- brokers
 
 
 def test_the_lowest_schema_of_all_databases_says_what_may_be_written(
@@ -168,9 +159,6 @@ def test_a_broker_then_takes_no_new_id(documents: Database[dict[str, Any]], stor
     with pytest.raises(NewerSchema):
         beats(TIME, broker)
     assert (broker.current, leases.live()) == ("", {})
-
-
-# ---------------------------------------------------------------------- upgrade
 
 
 class Upgrading:

@@ -16,8 +16,6 @@ from sluicemq_broker.store.jobs.index_models import INDEXES
 from support.between import before
 from support.jobs import NOW, a_job, everything, finished, ids, some_jobs, stored
 
-# ----------------------------------------------------------- expire, held, find
-
 
 def test_expired_jobs_are_removed_a_limited_number_at_a_time(store: QueueStore) -> None:
     over = pushed(store, *some_jobs(3, expires_at=NOW))
@@ -96,9 +94,6 @@ def test_find_tells_what_became_of_a_job(store: QueueStore) -> None:
     }
 
 
-# ----------------------------------------------------------------------- others
-
-
 def test_nothing_done_under_a_lost_owner_changes_the_job_of_the_new_one(store: QueueStore) -> None:
     pushed(store, a_job("a"))
     [late] = claim(store).jobs
@@ -143,9 +138,6 @@ def test_a_queue_removed_elsewhere_and_made_again_gets_its_indexes(store: QueueS
     assert len(store.jobs.index_information()) == 1
     store.mend()
     assert len(store.jobs.index_information()) == 1 + len(INDEXES)
-
-
-# -------------------------------------------------------------------- give back
 
 
 def test_a_job_given_back_is_ready_again_with_its_history_and_its_attempt_counted(store: QueueStore) -> None:
@@ -240,9 +232,6 @@ def test_a_release_frees_only_what_the_owner_holds(store: QueueStore) -> None:
     before = everything(store)
     assert release(store, ["b", "c"]) == 0
     assert everything(store) == before
-
-
-# ---------------------------------------------------------------------- reclaim
 
 
 def test_a_reclaim_gives_back_all_jobs_of_one_owner_counting_a_loss_and_no_attempt(store: QueueStore) -> None:

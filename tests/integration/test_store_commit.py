@@ -12,8 +12,6 @@ from sluicemq_broker.job import Dedupe, Job, State
 from sluicemq_broker.store import Completed, QueueStore, Unclear, date
 from support.jobs import NOW, a_job, everything, finished, ids, some_jobs, stored
 
-# ----------------------------------------------------------------------- commit
-
 
 def test_committed_jobs_are_gone(store: QueueStore) -> None:
     jobs = pushed(store, *some_jobs(3, owner=ME))
@@ -89,9 +87,6 @@ def test_a_commit_that_finds_jobs_gone_is_uncertain_about_all_that_are_gone(stor
     assert {job_id: type(problem) for job_id, problem in problems.items()} == {
         first.id: UncertainError, second.id: UncertainError, lost.id: LeaseLostError,
     }  # fmt: skip
-
-
-# ----------------------------------------------------------------------- finish
 
 
 def test_a_finished_job_is_remembered_with_its_result_until_its_time_is_over(store: QueueStore) -> None:

@@ -130,10 +130,8 @@ class TestPubAndSub:
         pub.send_multipart([b"kept", b"1", b"2"])
         pub.send(b"kept alone")
         wait_until(lambda: sub.poll(100))
-
         with Reader("prices", topics=["kept"], follow=True, endpoint=brokers[1].doors["smq"]) as reader:
             found = [reader.read(TIMEOUT) for _ in range(2)]
-
         assert [
             (message.topic, message.payload, message.frames)
             for message in found
@@ -195,7 +193,6 @@ class TestReplay:
             told, messages = filled.ask(b"prices", after=after, topic="replay.", limit=15)
             after, counts = told["after"], [*counts, told["count"]]
             got += messages
-
         assert max(counts) <= 15
         got = got[:20]  # other tests publish such, too
         assert [frames[2] for frames in got] == [b"%d" % number for number in range(20)]

@@ -251,11 +251,9 @@ class TestIds:
         heard: list[list[StoredNumbers | SluiceError]] = []
         rig.line.inside = lambda: heard.extend([*copy] for copy in copies)
         rig.fails(Kind.INSIDE_BEFORE, "insert")
-
         copies = [rig.begin("b"), *(rig.begin("c", id="p/1", ids={"=x": 0}) for _ in range(2))]
         copies.append(rig.begin("c", "d", ids={"=x": 0}))
         eventually(lambda: all(copies))
-
         assert heard == [[]] * 4
         assert [copy[0] for copy in copies] == [
             StoredNumbers(2),
@@ -337,9 +335,7 @@ class TestLateCopies:
         for at in range(1, 4):
             other.publish(f"{at}", **batch(at, again=True))
         other.publish("5", **batch(5))
-
         late = [one.publish(f"{at}", **batch(at)) for at in range(1, 5)]
-
         assert late[:3] == [StoredNumbers(0, {0: first + at}) for at in range(3)]
         assert isinstance(late[3], UnavailableError)  # its publisher has gone on: it was refused there
         assert one.publish("4", **batch(4, again=True)) == StoredNumbers(first + 4)
@@ -687,7 +683,6 @@ def test_a_forwarders_stream_may_be_made_without_auto_create(documents: Database
     )
     context = StreamServices(StreamsTime().clock(), Counters(), Retry())
     streams = Streams(config, context, lambda _name: documents)
-
     assert streams.for_publish("prices", caller=ANYBODY).name == "prices"
     with pytest.raises(BadStreamError, match="auto_create is off"):
         streams.for_publish("others", caller=ANYBODY)

@@ -53,14 +53,12 @@ def test_no_sign_of_life_at_a_standstill(manager: ServiceManager, mongo_uri: str
     with BrokerProcess(mongo_uri, database, env=manager.environment) as broker:
         manager.wait_for("READY")
         manager.wait_for("WATCHDOG", "1")
-
         broker.send_signal(signal.SIGSTOP)
         stat = Path(f"/proc/{broker.pid}/stat")
         wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", what="the stop")
         manager.drain()
         with pytest.raises(TimeoutError):
             manager.next(timeout=2.0)
-
         broker.send_signal(signal.SIGCONT)
         manager.wait_for("WATCHDOG", "1")
 

@@ -72,9 +72,7 @@ def operator(mongo_uri: str, database: str) -> Iterator[Operator]:
 @pytest.mark.one_in(2)
 def test_a_change_at_one_broker_is_known_at_the_other(pair: tuple[Operator, Operator]) -> None:
     one, other = pair
-
     one("add", name="mailer", permissions={"push": ["mail.*"]}, key=encode(bytes(32)), note="laptop")
-
     wait_until(lambda: other.names == ["mailer"], what="the principal at the other broker")
     row = other("show", name="mailer")
     assert row["permissions"] == {"push": ["mail.*"]}
@@ -92,11 +90,9 @@ def test_a_change_at_one_broker_is_known_at_the_other(pair: tuple[Operator, Oper
 def test_keys_are_rotated_with_both_in_use_for_a_while(operator: Operator) -> None:
     operator("add", name="mailer", permissions="push", key=encode(bytes(32)), password="correct horse")  # noqa: S106
     first = operator("rotate", name="mailer", kind="token")["token"]
-
     second = operator("rotate", name="mailer", kind="token")["token"]
     operator("rotate", name="mailer", kind="password", password="battery staple")  # noqa: S106
     row = operator("rotate", name="mailer", kind="curve", key=encode(bytes([7] * 32)), drop=True)
-
     assert first != second
     assert sorted(key["kind"] for key in row["keys"]) == ["curve", "password", "token", "token"]
     assert [key["public"] for key in row["keys"] if key["kind"] == "curve"] == [encode(bytes([7] * 32))]

@@ -79,9 +79,6 @@ class Example:
             return json.load(answer)
 
 
-# ------------------------------------------------------------------ FastAPI
-
-
 def events(example: Example, path: str) -> Iterator[tuple[str, Any]]:
     """The names and data of server-sent events."""
     with urlopen(f"http://127.0.0.1:{example.port}{path}", timeout=TIMEOUT) as answer:
@@ -111,9 +108,6 @@ def test_a_page_of_fastapi_shows_a_report_from_its_order_to_its_end(broker: Brok
         assert (name, "nothing" in why) == ("failed", True)
 
 
-# ------------------------------------------------------------------ Flask
-
-
 @pytest.mark.full  # gunicorn that forks is in test_forks.py, too
 def test_a_form_of_flask_that_is_sent_twice_makes_one_mail(broker: BrokerProcess) -> None:
     example = Example("flask", broker)
@@ -129,9 +123,6 @@ def test_a_form_of_flask_that_is_sent_twice_makes_one_mail(broker: BrokerProcess
         with pytest.raises(HTTPError) as nothing:
             example.ask("/mail/T2")
         assert nothing.value.code == 404
-
-
-# ------------------------------------------------------------------ Django
 
 
 #: Typed into the shell of Django: prints the order's link, and pushes jobs of orders that have none.

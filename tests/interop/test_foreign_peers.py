@@ -240,9 +240,6 @@ def test_publishers_and_subscribers_meet(
     assert cut(broker) == before
 
 
-# ------------------------------------------------------------------ who is refused
-
-
 @pytest.mark.parametrize("other", ["PLAIN", "CURVE"])
 def test_clients_with_another_mechanism_are_counted_and_named(broker: BrokerProcess, other: str) -> None:
     before = cut(broker)

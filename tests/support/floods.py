@@ -53,9 +53,6 @@ def curve(target: Target) -> CurveClient:
 _METADATA = b"\x0bSocket-Type\0\0\0\x06DEALER"
 
 
-# ------------------------------------------------------------------------- floods
-
-
 def silent(target: Target) -> bytes:
     """Return nothing."""
     return b""
@@ -181,9 +178,6 @@ def _hear_all(one: socket.socket) -> None:
     one.settimeout(_PATIENCE)
     while one.recv(4096):
         pass
-
-
-# --------------------------------------------------------------------- the broker
 
 
 @contextmanager

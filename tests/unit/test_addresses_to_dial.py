@@ -134,7 +134,6 @@ def test_all_addresses_of_a_name_are_brokers_and_those_of_a_host_are_one() -> No
     names = Lookups(brokers=[V4, V6], host=[V4, V6])
     all_of = candidates("dns+tcp://brokers:7", names=names)
     one = candidates("tcp://host:7", names=names)
-
     found = set(a_round(all_of))
     assert found == {
         Candidate("tcp://10.0.0.1:7", "tcp://10.0.0.1:7", ipv6=False),

@@ -99,10 +99,8 @@ def test_where_all_places_are_taken_a_light_peer_is_next(places: QuerySlots, ask
         askers.ask(heavy(places), "heavy")
     askers.ask(light(places), "light")
     assert len(askers.inside) == 8
-
     first.set()
     gevent.idle()
-
     assert askers.inside[8:] == ["light"]
 
 
@@ -227,7 +225,6 @@ def test_all_who_ask_while_one_is_found_out_share_the_next() -> None:
     go_on()
     work.let_go.set()
     gevent.joinall([first, *others])
-
     assert first.value == 1
     assert [other.value for other in others] == [2] * 100
     assert answer.get() == 3

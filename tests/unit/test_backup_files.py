@@ -150,9 +150,6 @@ def test_how_far_a_file_is_can_be_told(tmp_path: Path) -> None:
     assert (done.documents, done.bytes) == (7, 7 * len(JOBS[0]))
 
 
-# ------------------------------------------------------------------ the folder
-
-
 def names(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.iterdir())
 

@@ -179,7 +179,6 @@ def test_the_page_shows_a_configuration_that_a_broker_takes(tmp_path: Path) -> N
 
 def test_the_configuration_is_one_that_a_broker_takes(prepared: Path, tmp_path: Path) -> None:
     config = configuration(prepared, tmp_path)
-
     assert problems_of_exposure(config) == []
     assert problems_of_doors(config) == []
     assert config.broker.endpoint.address == "tcp://*:5550"

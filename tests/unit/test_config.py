@@ -31,7 +31,6 @@ from sluicemq_devices.sockets import Endpoint
 
 def test_the_defaults_are_those_of_the_documentation() -> None:
     config = Config.default()
-
     assert str(config.broker.endpoint) == "@tcp://127.0.0.1:5550"
     assert config.broker.mongodb_uri is None
     assert (config.broker.lease, config.broker.heartbeat, config.broker.silence) == (15.0, 2.0, 20.0)
@@ -122,7 +121,6 @@ def test_ports_move_the_addresses_of_earlier_sources_and_none_of_later_ones(tmp_
             ({"SLUICEMQ_PORTS": "7550"}, {"endpoint": "tcp://*:3", "http": "*:4"}),
         )
     )
-
     assert (same.endpoint.address, same.http) == ("tcp://*:1", "127.0.0.1:2")
     assert (moved.endpoint.address, moved.http) == ("tcp://127.0.0.1:7550", "127.0.0.1:7580")
     assert (over.endpoint.address, over.http) == ("tcp://*:3", "*:4")
@@ -534,7 +532,6 @@ def test_it_can_be_shown_as_json(tmp_path: Path) -> None:
     shown = as_json(
         load(written(tmp_path, "[queues.mail]\nttl = 3"), {}, {"mongodb_uri": "mongodb://me:x@db/"})
     )
-
     assert shown["broker"]["mongodb_uri"] == "mongodb://me:***@db/"
     assert shown["queues"]["mail"]["ttl"] == 3.0
     assert shown["devices"][1] == {

@@ -220,12 +220,10 @@ def test_two_lives_of_one_id_are_both_known_until_each_is_over(reservations: Res
     reservations.add([later])
     assert not reservations.unknown([("job", 1)])
     assert not reservations.unknown([("job", 2)])
-
     reservations.remove([former])
     assert reservations.unknown([("job", 1)])
     assert not reservations.unknown([("job", 2)])
     assert "job" in reservations
-
     reservations.remove([later])
     assert "job" not in reservations
     assert len(reservations) == 0

@@ -34,7 +34,6 @@ def read(name: str) -> str:
     return (ROOT / name).read_text()
 
 
-# ------------------------------------------------------------------------ links
 # Those from a page of docs/ to another are followed by the strict build of the site, ./deploy/docs.
 
 DOCS = ROOT / "docs"
@@ -105,8 +104,6 @@ def test_the_index_has_every_page() -> None:
     assert listed == there
 
 
-# ------------------------------------------------------------------ plain words
-
 #: Pages for people, without those that are made of the code, or written one line at a time.
 WRITTEN = [page for page in PAGES if page.name not in {"CHANGELOG.md", "CONTRIBUTING.md"}]
 LONGEST_SENTENCE = 45
@@ -125,9 +122,6 @@ def sentences(page: Path) -> Iterator[str]:
 def test_a_page_is_in_plain_words_and_short_sentences(page: Path) -> None:
     assert [sentence for sentence in sentences(page) if WORDS.search(sentence)] == []
     assert [sentence for sentence in sentences(page) if len(sentence.split()) > LONGEST_SENTENCE] == []
-
-
-# ---------------------------------------------------------------------- samples
 
 
 @pytest.mark.parametrize("package", ["sluicemq_broker", "sluicemq_devices"])
@@ -157,9 +151,6 @@ def test_every_python_sample_is_run() -> None:
     marks = [re.fullmatch(r"<!-- (.+) -->", line) for line in above]
     assert [line for line, mark in zip(above, marks, strict=True) if not mark] == []
     assert [mark[1] for mark in marks if mark and f'"{mark[1]}"' not in runs] == []
-
-
-# ---------------------------------------------------------- figures, commands
 
 
 def test_the_figures_of_the_readme_are_those_of_the_performance_page() -> None:
@@ -193,9 +184,6 @@ def test_every_command_that_is_shown_is_one() -> None:
 def code_of(page: Path) -> str:
     """What a page has in blocks and spans of code."""
     return "\n".join(re.findall(r"^```sh\n.*?^```|`[^`\n]+`", page.read_text(), re.DOTALL | re.MULTILINE))
-
-
-# ------------------------------------------------------------------------- SMQ/1
 
 
 class Shown(NamedTuple):

@@ -84,7 +84,6 @@ def test_a_key_of_nobody_does_not_get_in_and_the_log_names_it() -> None:
 def test_strangers_get_in_as_anonymous_clients_where_these_may_do_something() -> None:
     """Without a key, and with one that nobody has."""
     guard = secured(anonymous=Permissions.read("read=public")).guard(END)
-
     for credentials in (Credentials(NULL), Credentials(CURVE, key=STRANGE)):
         caller, why = admitted(guard, credentials)
         assert why == ""
@@ -209,9 +208,7 @@ def test_each_door_takes_what_it_says_itself_after_a_change() -> None:
     callers = [caller for guard in guards if (caller := admitted(guard, Credentials(CURVE, key=KEY))[0])]
     before: list[tuple[Endpoint, DeviceSettings | None]] = [(END, device) for device in devices]
     closed = DeviceSettings(kind="queue", frontends=(END,), mechanism=("null",), anonymous=Permissions())
-
     security.reconfigure(SETTINGS, {"mailer": MAILER}, zip(before, [(END, closed), before[1]], strict=True))
-
     assert [guard.mechanisms for guard in guards] == [{NULL}, {NULL, PLAIN, CURVE}]
     assert [caller.is_known for caller in callers] == [False, True]
     assert admitted(guards[0], Credentials(NULL))[0] is None
@@ -227,9 +224,7 @@ def test_a_connection_to_a_server_ends_when_the_door_names_another_key() -> None
     server, _why = admitted(guard, Credentials(CURVE, key=KEY))
     assert server is not None
     assert server.is_known
-
     security.reconfigure(SETTINGS, {}, [((ends[0], None), (ends[1], None))])
-
     assert guard.server_key == STRANGE
     assert not server.is_known
 
@@ -242,9 +237,7 @@ def test_http_asks_for_tokens_and_passwords() -> None:
         SecuritySettings(),
         {"mailer": MAILER, "reader": PrincipalSettings(tokens=(token,), permissions=Permissions())},
     )
-
     caller = security.by_password("mailer", "right", ELSEWHERE)
-
     assert caller is not None
     assert (caller.name, caller.peer, caller.is_known) == ("mailer", ELSEWHERE, True)
     assert security.by_password("mailer", "wrong", HERE) is None

@@ -77,9 +77,6 @@ def rig() -> BusRig:
     return BusRig()
 
 
-# ------------------------------------------------------------------ told
-
-
 def test_an_event_after_a_quiet_time_is_told_at_once(rig: BusRig) -> None:
     rig.announce(MAIL)
     assert rig.sent == ["ready mail 7"]
@@ -171,9 +168,6 @@ def test_the_only_segment_within_a_window_is_told_at_its_end(rig: BusRig) -> Non
     rig.announce(*(BusEvent(BusKind.STREAM, "prices", number, "data") for number in (12, 13)))
     rig.time.passes(BusKind.STREAM.window)
     assert rig.sent[2:] == ["segment prices 13 data", "stream prices 13"]
-
-
-# ------------------------------------------------------------------ heard
 
 
 def test_a_segment_is_heard_with_its_data_and_counts_with_its_event(rig: BusRig) -> None:

@@ -126,9 +126,6 @@ def test_ticks_of_jobs_that_went_to_workers_take_no_memory(rig: ExpiriesRig) -> 
     assert len(rig.expiries._ticks) < 1100
 
 
-# ----------------------------------------------------------- what is staged
-
-
 class Hands(DispatchRig):
     """A queue with one worker that takes one job at a time, and virtual time."""
 

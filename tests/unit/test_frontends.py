@@ -256,13 +256,11 @@ def test_who_waits_for_many_results_is_not_read_and_others_are() -> None:
     rig = FrontendRig()
     frontend = rig.frontend(RequestFrontend)
     greedy, honest = rig.asker(frontend), rig.asker(frontend)
-
     greedy.receive([ask(number, b"a") for number in range(1000)])
     honest.receive([ask(1, b"b")])
     honest.receive([ask(2, b"", b'{"reply": "accepted"}', b"c")])
     for push in rig.queue.pushes:
         push.on_stored({}, {})
-
     assert (greedy.paused, honest.paused) == (True, False)
     assert len(honest.sent) == 1
     answers = list(rig.queue.waiting.values())
@@ -292,12 +290,10 @@ def test_at_the_bound_of_all_questions_those_who_have_none_are_heard_and_accepte
     many = rig.asker(frontend)
     many.receive([ask(number, b"a") for number in range(100)])
     honest = rig.asker(frontend)
-
     many.receive([ask(100, b"a"), ask(101, b"", b'{"reply": "accepted"}', b"b")])
     honest.receive([ask(1, b"c")])
     for push in rig.queue.pushes:
         push.on_stored({}, {})
-
     assert (many.sent[0][1], many.sent[0][3]) == (b"100", b"ERROR")
     assert b"QUEUE_FULL" in many.sent[0][4]
     assert [answer[1] for answer in many.sent[1:]] == [b"101"]
@@ -316,10 +312,8 @@ def test_an_answer_to_an_asker_that_has_gone_is_not_counted_again() -> None:
         push.on_stored({}, {})
     gone.closed()
     assert len(rig.queue.waiting) == 1
-
     for answer in answers:
         answer(UnavailableError("too late"))
-
     assert held(frontend) == [0, 0, 0, 0]
     assert len(there.sent) == 1
 

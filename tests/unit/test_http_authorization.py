@@ -66,9 +66,6 @@ def with_cookie(cookie: tuple[str, str], **headers: str) -> falcon.Request:
     return asked("", b"", **{"Cookie": "=".join(cookie), **headers})
 
 
-# -------------------------------------------------------------------------- tokens
-
-
 def test_who_guesses_is_refused_for_a_moment_and_who_knows_is_not(callers: Callers) -> None:
     for _ in range(20):
         with pytest.raises(falcon.HTTPUnauthorized):
@@ -160,9 +157,6 @@ def test_a_change_from_another_site_hears_so(callers: Callers, headers: dict[str
     assert named in str(raised.value.description)
 
 
-# ------------------------------------------------------------------- what is needed
-
-
 def test_what_a_caller_may_not_do_is_forbidden_and_counted(callers: Callers, security: Security) -> None:
     security.anonymous.change(Permissions({Action.READ: ("mail",)}))
     needs = Needs(Action.READ, "queue")
@@ -185,9 +179,6 @@ def test_the_body_may_say_what_else_is_needed(callers: Callers) -> None:
     needs = needs._replace(more=lambda request: seen.append(request.context.body) or [])
     check(callers, asked(RIGHT, json.dumps({"to": "sms"}).encode()), needs)
     assert seen == [{"to": "sms"}]
-
-
-# ------------------------------------------------------------------------- sessions
 
 
 def test_a_login_is_known_by_its_cookie_until_logout(callers: Callers) -> None:

@@ -8,8 +8,6 @@ from support.jobs import NOW, a_job, ids, some_jobs
 from support.virtual_time import VirtualTime
 from unit.dispatch_rig import SMALLEST, DispatchRig
 
-# ---------------------------------------------------------------- inserted reserved
-
 
 def test_a_job_is_inserted_reserved_for_a_waiting_worker_and_then_goes_out(empty: DispatchRig) -> None:
     [worker] = empty.scheduler.deliveries.workers
@@ -129,9 +127,6 @@ def test_jobs_behind_an_earlier_insert_under_a_lost_owner_are_for_others(rig: Di
     rig.arrived(arrivals[0], first)
     assert not worker.jobs
     assert not rig.held
-
-
-# -------------------------------------------------------------- on the way back
 
 
 def test_a_new_job_does_not_overtake_those_that_are_on_their_way_back(slow: DispatchRig) -> None:

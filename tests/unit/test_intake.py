@@ -18,9 +18,6 @@ def rig() -> IntakeRig:
     return IntakeRig()
 
 
-# ---------------------------------------------------------------------- writing
-
-
 def test_a_push_is_confirmed_only_when_its_jobs_are_durable(rig: IntakeRig) -> None:
     held = Held()
     rig.store.before_insert = held
@@ -120,9 +117,6 @@ def test_a_repeated_insert_says_when_it_was_sent(rig: IntakeRig) -> None:
     assert rig.store.sent == [NOW, NOW + 100]
 
 
-# --------------------------------------------------------------- numbers, times
-
-
 def test_jobs_are_numbered_in_the_order_of_acceptance_also_when_the_clock_steps_back(rig: IntakeRig) -> None:
     first, second = some_jobs(3), some_jobs(3)
     rig.push(*first)
@@ -151,9 +145,6 @@ def test_a_job_is_due_at_once_or_when_it_says_and_never_in_the_past(rig: IntakeR
     rig.push(past, future)
     rig.drain()
     assert (past.eligible_at, future.eligible_at) == (NOW, NOW + 50)
-
-
-# ---------------------------------------------------------- straight to workers
 
 
 def test_a_job_goes_straight_to_a_free_worker_once_it_is_durable(rig: IntakeRig) -> None:
@@ -208,7 +199,6 @@ def test_jobs_that_are_repeated_elsewhere_are_refused_and_not_stored(rig: Intake
     ):
         rig.queue.intake.push(push)
     rig.drain()
-
     assert [event.times for event in told] == [1, 1, 1]
     assert [bool(event.refused) for event in told] == [True, False, True]
     assert rig.intake.waiting == rig.intake.waiting_bytes == 0

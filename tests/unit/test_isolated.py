@@ -5,8 +5,6 @@ import pytest
 from support.jobs import a_job, ids, some_jobs
 from unit.dispatch_rig import DispatchRig, isolated
 
-# --------------------------------------------------------------------- isolated jobs
-
 
 def test_an_isolated_job_goes_to_an_idle_worker_alone_and_nothing_is_put_beside_it(rig: DispatchRig) -> None:
     worker = rig.worker(prefetch=10)
@@ -50,9 +48,6 @@ def test_an_isolated_job_does_not_wait_for_a_worker_that_takes_nothing(rig: Disp
             rig.commit(busy, next(iter(busy.in_flight)))
     assert [delivery.job.id for delivery in busy.in_flight.values()] == ["bad"]
     assert not any(worker.jobs for worker in resting)
-
-
-# ------------------------------------------------------- time-outs, lost owners
 
 
 def test_an_overdue_delivery_ends(rig: DispatchRig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,6 +96,3 @@ def test_forgetting_a_job_leaves_the_one_that_was_claimed_anew(rig: DispatchRig)
     rig.worker()
     rig.scheduler.ended([a_job("a")])
     assert ids(list(rig.scheduler.reservations)) == ["a"]
-
-
-# -------------------------------------------------------------- on the way back

@@ -51,9 +51,6 @@ def parts(job: Job) -> dict[str, Any]:
     return {name: getattr(job, name) for name in ATTRIBUTES - {"id"}}
 
 
-# ------------------------------------------------------------------------- the table
-
-
 @named(ALL)
 def test_an_option_has_a_sentence_and_an_example_that_its_rule_takes(option: Option) -> None:
     assert option.doc
@@ -64,9 +61,6 @@ def test_an_option_has_a_sentence_and_an_example_that_its_rule_takes(option: Opt
 @named([option for option in ALL if option.default is not None])
 def test_what_holds_without_an_option_is_a_value_that_it_may_have(option: Option) -> None:
     check_headers({option.name: option.default})
-
-
-# ----------------------------------------------------------------------- the library
 
 
 def test_the_keywords_of_a_push_are_the_options() -> None:
@@ -83,9 +77,6 @@ def test_push_says_of_every_option_that_there_is_such_a_keyword(option: Option) 
 def test_what_can_be_changed_while_a_job_waits_is_what_the_client_takes() -> None:
     keywords = inspect.signature(Jobs.change).parameters.keys() - {"self", "queue", "id"}
     assert keywords == {option.name for option in ALL if option.changeable}
-
-
-# ------------------------------------------------------------------ the command line
 
 
 def flags(command: str) -> dict[str, Any]:
@@ -108,9 +99,6 @@ def test_change_has_a_flag_for_what_can_be_changed() -> None:
     assert OPTIONS.keys() & flags("change").keys() - {"id"} == {
         option.name for option in ALL if option.changeable
     }
-
-
-# ----------------------------------------------------------------- a queue's settings
 
 
 def test_a_setting_with_the_name_of_an_option_is_the_one_that_gives_it() -> None:
@@ -138,9 +126,6 @@ def test_a_queues_setting_does_to_a_job_what_its_header_does(option: Option) -> 
 def test_a_queues_setting_holds_for_a_job_without_any_header(option: Option) -> None:
     own = {option.setting: option.example}
     assert parts(made({}, **own)) == parts(made({option.name: option.example}, **own)) != parts(made({}))
-
-
-# ------------------------------------------------------------------- what is stored
 
 
 @named(OF_JOBS)

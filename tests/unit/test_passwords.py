@@ -44,7 +44,6 @@ def test_nobodys_password_is_checked_in_full(checked: Passwords, checks: list[st
 def test_a_right_password_is_checked_once_a_wrong_one_ever(checked: Passwords, checks: list[str]) -> None:
     """A client that reconnects does not wait again; another password, or another hash, is checked."""
     other = HASHER.hash("right")
-
     assert [checked.check("anna", HASH, "right") for _ in range(3)] == [True] * 3
     assert checked.remembers(HASH, "right")
     assert checks == [HASH]

@@ -13,8 +13,6 @@ from support.fakes import Held, a_context, go_on
 from support.jobs import a_job, ids, some_jobs
 from unit.dispatch_rig import DispatchRig
 
-# ---------------------------------------------------------------------- delivery
-
 
 def test_a_paused_queue_hands_out_and_claims_nothing_and_its_running_jobs_go_on(rig: DispatchRig) -> None:
     # Given a worker with a job, and others staged behind it
@@ -63,9 +61,6 @@ def test_what_is_inserted_reserved_and_durable_only_after_the_pause_goes_back(ri
     rig.arrived(arrival, jobs)
     assert (worker.jobs, len(rig.held)) == ([], 0)
     assert rig.released == jobs
-
-
-# ------------------------------------------------------------------------ intake
 
 
 @pytest.fixture

@@ -266,12 +266,10 @@ def test_after_a_long_absence_all_are_read_as_removals_are_forgotten() -> None:
     broker.store.put("b")
     broker.shared.prepare()
     del broker.store.records[0]  # removed, and MongoDB has forgotten that
-
     broker.shared.follow()
     assert broker.names == ["a", "b"]
     broker.now += 3601
     broker.shared.follow()
-
     assert broker.names == ["b"]
     assert broker.store.read_from == [None, 2, None]
 

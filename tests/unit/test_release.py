@@ -56,9 +56,6 @@ def test_a_folder_with_files_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "mine").read_text() == "mine"
 
 
-# ---------------------------------------------------------------------- papers
-
-
 def test_the_notes_are_the_section_of_the_changelog_with_links_that_work_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "CHANGELOG.md").write_text(CHANGES)
     write_notes(tmp_path, tmp_path, "1.1.0")
@@ -101,9 +98,6 @@ def test_a_bill_of_materials_names_no_folder_of_this_machine_and_all_packages_by
     assert (own["version"], own["purl"]) == ("1.1.0", "pkg:pypi/sluicemq@1.1.0")
 
 
-# -------------------------------------------------------------------- building
-
-
 def pack(file: Path, names: list[str], mtime: int, mode: int) -> Path:
     with tarfile.open(file, "w:gz") as packed:
         for name in names:
@@ -143,9 +137,6 @@ def test_the_lowest_versions_are_the_bounds_that_a_wheel_names(tmp_path: Path) -
         )
         packed.writestr("x.dist-info/METADATA", "Name: x\n" + "\n".join(needs) + "\n")
     assert lowest_versions([wheel]) == ["pymongo==4.19"]
-
-
-# -------------------------------------------------------------- Debian's package
 
 
 def test_a_package_has_a_configuration_that_is_valid_and_names_no_hosts_key(tmp_path: Path) -> None:

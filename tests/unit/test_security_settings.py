@@ -87,7 +87,6 @@ def test_anonymous_clients_may_do_all_only_where_nothing_but_null_is_spoken(
         secret_key_file = "{keys(tmp_path)}"
         """,
     )
-
     assert rule_of(config.security, config.broker.endpoint).anonymous == permissions
 
 

@@ -165,7 +165,6 @@ def test_a_list_with_more_or_fewer_tables_is_told(section: Section) -> None:
 
 def test_all_tables_are_shown_as_toml_and_as_json() -> None:
     shown, as_values = tomllib.loads(describe(CONFIG)), as_json(CONFIG)
-
     assert shown.keys() == as_values.keys() == {known.name for known in SECTIONS if "." not in known.name}
     for section in SECTIONS:
         held, path = section.of(CONFIG), section.name.split(".")

@@ -12,9 +12,6 @@ from sluicemq_broker.queue.decisions import DIED, NOT_ARRIVED, NOT_BEGUN, TIMED_
 from support.jobs import NOW
 from unit.settling_rig import SettlingRig
 
-# --------------------------------------------------------------------- back-off
-
-
 LINEAR = QueueSettings(backoff="linear", backoff_base=10, backoff_jitter=0)
 
 
@@ -184,9 +181,6 @@ def test_a_job_that_waits_for_its_backoff_is_claimed_when_that_is_over_and_not_l
     rig.verdict(wire.ROLLBACK)
     assert len(rig.store.claims) == claims
     assert times == [NOW + 10]
-
-
-# -------------------------------------------------------------------- kept jobs
 
 
 @pytest.mark.parametrize("settings", [{"remember": 60.0}, {"keep_done": 60.0}])

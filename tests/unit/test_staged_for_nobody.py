@@ -9,8 +9,6 @@ from support.fakes import FakeWorker, Held, go_on
 from support.jobs import a_job, some_jobs
 from unit.dispatch_rig import SMALLEST, DispatchRig, isolated
 
-# ------------------------------------------------------------ staged for nobody
-
 
 def test_when_the_last_worker_leaves_what_was_staged_for_it_goes_back(rig: DispatchRig) -> None:
     # Given more jobs than the worker takes
@@ -149,9 +147,6 @@ def test_nothing_is_held_beside_an_isolated_job_for_the_worker_that_has_it(rig: 
     assert len(rig.held) <= 1 + SMALLEST
 
 
-# ------------------------------------------------------ workers that don't read
-
-
 class Deaf(FakeWorker):
     """Takes one message, and then its connection is full."""
 
@@ -190,6 +185,3 @@ def test_a_worker_that_reads_again_gets_more(rig: DispatchRig) -> None:
     go_on()
     assert len(deaf.messages) == 2
     assert len(set(deaf.jobs)) == len(deaf.jobs)
-
-
-# -------------------------------------------------------------- on the way back

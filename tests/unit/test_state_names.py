@@ -113,9 +113,6 @@ def test_what_the_history_shows_has_the_names_that_the_broker_counts_by(subject:
     assert counted.asked | {name for chart in history.CHARTS[subject] for name in chart} <= COUNTERS
 
 
-# ------------------------------------------------------------------- queues and jobs
-
-
 def reached_through(source: Path, what: str) -> list[str]:
     """Where something of a part of a queue is used: ``queue.part.something``."""
     inner = [

@@ -166,9 +166,6 @@ def test_nothing_is_given_back_while_later_jobs_are_on_their_way_here_to_overtak
     assert rig.released
 
 
-# --------------------------------------------------------------------------- looks
-
-
 class Looking(DispatchRig):
     """A queue with an idle worker, in virtual time; ``looks``: claims at its ticks."""
 

@@ -194,9 +194,6 @@ def test_a_sweep_sets_aside_what_is_reserved_by_nobody(rig: SweeperRig) -> None:
     assert [queue.store.mended for queue in rig.queues] == [1, 1, 1]
 
 
-# --------------------------------------------------------------------- out of use
-
-
 @pytest.fixture
 def many() -> list[Any]:
     """Queues that nobody uses, more than have their turn in one sweep."""

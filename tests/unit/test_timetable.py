@@ -152,9 +152,6 @@ def test_an_interval_keeps_its_beat_whenever_it_is_looked_at() -> None:
     assert [every.after(when) for when in (1000.0, 1003.0, 1009.999, 1010.0)] == [1010.0, 1010, 1010, 1020]
 
 
-# --------------------------------------------------------------------- misfires
-
-
 @settings(deadline=None)
 @given(
     timetable=timetables, begins=moments, late=st.floats(0.0, 40 * 86400.0), misfire=st.sampled_from(Misfire)

@@ -114,7 +114,6 @@ def segment_of(topics: list[bytes]) -> Segment:
 @pytest.mark.parametrize("most", [7, 1000])
 def test_choosing_goes_on_inside_a_segment_where_its_time_ran_out(wanted: list[bytes], most: int) -> None:
     segment = segment_of([b"a.%d.%d" % (at % 30, at % 7) for at in range(300)])
-
     first, found, steps, topics = segment.first, [], 0, Topics(wanted)
     while first < segment.next:
         steps += 1
@@ -122,7 +121,6 @@ def test_choosing_goes_on_inside_a_segment_where_its_time_ran_out(wanted: list[b
         if chosen:
             places = range(segment.count) if chosen.places is None else chosen.places
             found += [segment.first + at for at in places]
-
     names = [b"a.%d.%d" % (at % 30, at % 7) for at in range(300)]
     assert found == [11 + at for at, name in enumerate(names) if by_expression(wanted, name)]
     assert steps > 1 or (not wanted and most == 1000)
