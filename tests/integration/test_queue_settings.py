@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from secrets import token_hex
+from time import thread_time
 from typing import Any
 
 import gevent
@@ -187,7 +188,7 @@ def test_a_queue_that_is_not_there_has_no_settings_and_a_removed_one_none_any_mo
 
 MANY = 2000
 #: Queues that may be looked at in one turn: what a few milliseconds are enough for.
-A_TURN = 250
+A_TURN = 1000
 
 
 class Turns:
@@ -282,6 +283,9 @@ def test_a_file_that_is_read_again_is_taken_over_in_short_turns(queues: Queues) 
 
     def noted(name: str) -> Any:
         turns.note()
+        until = thread_time() + 0.0002  # as long as it takes where a queue has other settings
+        while thread_time() < until:
+            pass
         return of(name)
 
     queues.settings.of = noted  # type: ignore[method-assign]

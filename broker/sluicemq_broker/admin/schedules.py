@@ -17,7 +17,7 @@ from sluicemq_broker.queues import Schedules
 from sluicemq_broker.runtime import TEXT, read_options
 from sluicemq_broker.security import Caller, Effect, Need, Unchanged, pay_for_one
 from sluicemq_broker.store import Schedule
-from sluicemq_devices.hub import let_others_run
+from sluicemq_devices.hub import in_pieces
 
 #: Runs of a schedule that are shown, before and behind now.
 _RUNS: Final = 5
@@ -86,12 +86,7 @@ class ScheduleAdmin:
 
 
 def _list(admin: ScheduleAdmin, _about: dict[str, Any], _caller: Caller) -> list[ScheduleRow]:
-    rows = []
-    for done, schedule in enumerate(admin.schedules.all(), 1):
-        rows.append(_row(schedule))
-        if done % _A_TURN == 0:
-            let_others_run()
-    return rows
+    return [_row(schedule) for schedule in in_pieces(admin.schedules.all())]
 
 
 def _add(admin: ScheduleAdmin, about: dict[str, Any], caller: Caller) -> ScheduleRow | Unchanged:
@@ -153,8 +148,6 @@ def _row(schedule: Schedule) -> ScheduleRow:
     )
 
 
-#: Schedules of one turn of the hub: to read a time zone takes a millisecond.
-_A_TURN: Final = 10
 _LARGEST: Final = sys.float_info.max
 _OPTIONS: Final = {
     **dict.fromkeys(("name", "queue", "cron", "timezone"), TEXT),

@@ -18,7 +18,7 @@ from sluicemq.protocol.wire import ShownState
 from sluicemq_broker.runtime import Gauge
 from sluicemq_broker.security import Caller, visible
 from sluicemq_broker.store import SHOWN_STATES
-from sluicemq_devices.hub import let_others_run
+from sluicemq_devices.hub import in_pieces
 
 #: Rows of queues in one answer.
 MOST_ROWS: Final = 200
@@ -28,8 +28,6 @@ _MOST_DYING: Final = 100
 #: Views whose JSON is kept for others with an equal view, while a snapshot is the latest one.
 _MOST_VIEWS: Final = 50
 _LONG: Final = 60.0
-#: Queues whose names are held against patterns in one turn of the hub: up to some milliseconds.
-_ROWS_A_TURN: Final = 1000
 #: Seconds for which a snapshot answers single questions.
 FRESH: Final = 1.0
 
@@ -192,12 +190,7 @@ class Snapshots:
 
 def visible_in_turns(caller: Caller, rows: list[QueueRow]) -> list[QueueRow]:
     """Return the queues that a caller may read, with pauses for other greenlets."""
-    shown: list[QueueRow] = []
-    for first in range(0, len(rows), _ROWS_A_TURN):
-        if first:
-            let_others_run()
-        shown += visible.queues(caller, rows[first : first + _ROWS_A_TURN])
-    return shown
+    return visible.queues(caller, in_pieces(rows))
 
 
 def _attention(rows: list[QueueRow], dying: Mapping[str, int]) -> tuple[QueueRow, ...]:

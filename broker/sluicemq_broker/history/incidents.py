@@ -25,7 +25,7 @@ from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues import Census, Difference, Queues
 from sluicemq_broker.runtime import DEAD_LETTERS, NEARLY_USED, Count, Kept
 from sluicemq_broker.store import ALL_QUEUES, DeadLetters, Documents, Incident, IncidentStore, Listing, Seen
-from sluicemq_devices.hub import let_others_run
+from sluicemq_devices.hub import in_pieces
 
 #: Seconds between two writes; and those after which a repetition is another incident.
 FLUSH: Final = 10.0
@@ -38,8 +38,6 @@ _REASON: Final = 200  # characters
 #: Queues of whose settings, or bounds, something is noted at once, and characters for each.
 _MOST_DIFFER: Final = 50
 _SAID: Final = 1000
-#: Queues that are looked at in one turn of the hub: some two milliseconds.
-_A_TURN: Final = 500
 
 
 class IncidentKind(StrEnum):
@@ -141,10 +139,8 @@ class Incidents:
         self._look_at_differences()
         self._look_at_bounds()
         self._watched = {queue.name: self._watch(queue) for queue in self._queues}
-        for place, watched in enumerate(list(self._watched.values())):
+        for watched in in_pieces(list(self._watched.values())):
             watched.note_new(now)
-            if place % _A_TURN == _A_TURN - 1:
-                let_others_run()
         if self._context.timer.now() - self._flushed >= FLUSH:
             self.flush()
 

@@ -16,7 +16,7 @@ from sluicemq_broker.config import Config, defaults_of_queues, given_in_file
 from sluicemq_broker.context import Context
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.store import ALL_QUEUES, ConfigurationStore, Said, Tables
-from sluicemq_devices.hub import let_others_run
+from sluicemq_devices.hub import in_pieces, let_others_run
 
 #: Seconds between two looks.
 EVERY: Final = 5.0
@@ -111,11 +111,9 @@ class Disagreements:
     def _compare(self, database: str, store: ConfigurationStore) -> Iterator[Difference]:
         brokers = store.live()
         yield from differences_of_brokers(brokers)
-        for number, difference in enumerate(self._files[database].differences(brokers), 1):
+        for difference in in_pieces(self._files[database].differences(brokers)):
             if not self._is_stored(database, difference):
                 yield difference
-            if number % _A_TURN == 0:
-                let_others_run()
 
     def _is_stored(self, database: str, difference: Difference) -> bool:
         """Return True if all brokers go by a value in MongoDB."""
@@ -155,12 +153,10 @@ def differences(files: Mapping[str, Tables]) -> Iterator[Difference]:
     common = _of_queue(files, ALL_QUEUES)
     yield from common.values()
     names = sorted({name for tables in files.values() for name in tables} - {ALL_QUEUES})
-    for number, name in enumerate(names, 1):
+    for name in in_pieces(names):
         for key, difference in _of_queue(files, name).items():
             if key not in common or difference.values != common[key].values:
                 yield difference
-        if number % _A_TURN == 0:
-            let_others_run()
 
 
 def differences_of_brokers(brokers: Iterable[Said]) -> Iterator[Difference]:

@@ -35,7 +35,7 @@ from sluicemq_broker.store import (
     Surveyed,
     survey_queues,
 )
-from sluicemq_devices.hub import let_others_run
+from sluicemq_devices.hub import in_pieces
 
 log = logging.getLogger("broker.queue")
 
@@ -362,9 +362,8 @@ class Queues:
             self.records.store(database).note_workers(name, record.removing.token, workers)
 
     def _use_all_settings(self) -> None:
-        for queue in self:
+        for queue in in_pieces(self):
             self._use_settings(queue)
-            let_others_run()  # each takes some hundred microseconds
 
     def _use_settings(self, queue: Queue) -> None:
         settings = self.settings.of(queue.name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
 
 from sluicemq.protocol.errors import BadFramesError
 from sluicemq.protocol.rows import SettingRow
@@ -20,10 +19,7 @@ from sluicemq_broker.config import (
 )
 from sluicemq_broker.queues.records import QueueRecords
 from sluicemq_broker.store import ALL_QUEUES
-from sluicemq_devices.hub import let_others_run
-
-#: Queues that are checked in one turn of the hub: each takes up to 400 us.
-_A_TURN: Final = 20
+from sluicemq_devices.hub import in_pieces
 
 
 class SharedSettings:
@@ -61,9 +57,7 @@ class SharedSettings:
         What is wrong already does not count, so that it can be mended step by step.
         """
         names = [name] if name != ALL_QUEUES else [name, *self.config.queues, *self._records.names()]
-        for number, key in enumerate(names):
-            if number % _A_TURN == _A_TURN - 1:
-                let_others_run()
+        for key in in_pieces(names):
             for problem in problems_of_queue(lambda queue: self._of(queue, {name: stored}), key):
                 if problem not in set(problems_of_queue(self._of, key)):
                     raise BadFramesError(f"queue {key!r}: {problem.message}")

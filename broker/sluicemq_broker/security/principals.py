@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sluicemq.protocol.keys import encode, key_id, read_key
 from sluicemq.protocol.permissions import Permissions
@@ -13,12 +13,9 @@ from sluicemq_broker.config import PrincipalSettings
 from sluicemq_broker.security.authorize import Caller, Principal
 from sluicemq_broker.security.rates import Limits
 from sluicemq_broker.store import KeyKind, PrincipalKey, PrincipalRecord
-from sluicemq_devices.hub import let_others_run
+from sluicemq_devices.hub import in_pieces
 
 log = logging.getLogger("broker.security")
-
-#: Principals that are taken over in one turn of the hub: some milliseconds.
-_IN_A_TURN: Final = 200
 
 
 class Shown(NamedTuple):
@@ -155,10 +152,8 @@ class Principals:
 
     def _follow(self, names: Iterable[str]) -> None:
         """Let principals be as their records say, in turns of the hub: there may be ten thousand."""
-        for count, name in enumerate(names, 1):
+        for name in in_pieces(names):
             self._follow_one(name)
-            if not count % _IN_A_TURN:
-                let_others_run()
 
     def _follow_one(self, name: str) -> None:
         record, former = self.record(name), self._known.pop(name, None)

@@ -520,24 +520,8 @@ class Message(NamedTuple):
 #: Requests that change nothing.
 LOOKS: Final = frozenset(
     (
-        *(
-            QUEUES,
-            QUEUE,
-            STATS,
-            HISTORY,
-            INCIDENTS,
-            COUNTERS,
-            WORKERS,
-            KINDS,
-            EVENTS,
-            PEEK,
-            SHOW,
-            TASKS,
-            TASK,
-            RESULT,
-            PING,
-        ),
-        *(READ, STREAMS, STREAM, SUBS, AUDIT, BROKERS, DEAD, ERRORS, ENDS, FIND, BACKLOG),
+        *(QUEUES, QUEUE, STATS, HISTORY, INCIDENTS, COUNTERS, WORKERS, KINDS, EVENTS, PEEK, SHOW, TASKS),
+        *(TASK, RESULT, PING, READ, STREAMS, STREAM, SUBS, AUDIT, BROKERS, DEAD, ERRORS, ENDS, FIND, BACKLOG),
     )
 )
 

@@ -17,14 +17,7 @@ from sluicemq_broker.store.jobs.documents import QUEUE_PREFIX, collection
 from sluicemq_broker.store.jobs.indexes import may_have
 from sluicemq_broker.store.jobs.packs import alone, find_packed, opened
 from sluicemq_broker.store.values import Document, Jobs
-from sluicemq_devices.hub import let_others_run
-
-#: Jobs that are read and shown in one turn of the hub; a job of more bytes than this has a turn for itself.
-_PAGE: Final = 20
-
-
-_HEAVY: Final = 100_000
-
+from sluicemq_devices.hub import in_pieces
 
 _WEIGHT: Final = {"weight": {"$bsonSize": "$$ROOT"}}
 
@@ -100,14 +93,11 @@ class Inspector:
         rows: list[Document] = []
         with translated():
             found = self._first(queue, state, limit, now, () if first is None else _IN_PART)
-            for document in _jobs_in(found, limit, now, first):
+            for document in in_pieces(_jobs_in(found, limit, now, first)):
                 rows.append(_cut(shown(document, state), first))
-                weight = _weight(document)
-                most_bytes -= weight
+                most_bytes -= _weight(document)
                 if most_bytes < 0:
                     break
-                if weight > _HEAVY or len(rows) % _PAGE == 0:
-                    let_others_run()
         return rows
 
     def weigh_first(self, queue: str, state: str, limit: int, now: float, first: int | None = None) -> int:
@@ -148,7 +138,9 @@ class Inspector:
             return ()
         sort = {key: way if limit > 0 else -way for key, way in order_shown(jobs, state).sort}
         these = [{"$match": not_expired(state, now)}, {"$sort": sort}]
-        return jobs.aggregate([*these, {"$limit": abs(limit)}, *steps], batchSize=_PAGE)
+        return jobs.aggregate(
+            [*these, {"$limit": abs(limit)}, *steps], batchSize=20
+        )  # a reply is decoded in one turn of the hub
 
     def _counting(self, queue: str, now: float) -> Counting:
         return Counting(self._jobs(queue), now, **self._bounds)
