@@ -21,9 +21,6 @@ from sluicemq.transport.access import Access
 from sluicemq.transport.candidates import STAYS
 from sluicemq.transport.connection import Connection
 
-_REFUSALS_KEPT = 1000
-
-
 R = TypeVar("R", bound=Receipt)
 
 
@@ -248,7 +245,7 @@ class Refusals(Generic[R]):
             log.warning(
                 "%d %s refused, the last: %s: %s", self.count, self._things, self._named(receipt), error
             )
-        if len(self._kept) < _REFUSALS_KEPT:
+        if len(self._kept) < 1000:
             self._kept.append((receipt, error))
         else:
             self._beyond += 1

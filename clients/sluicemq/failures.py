@@ -15,8 +15,6 @@ from typing import Any, Final, NamedTuple
 from sluicemq.complaints import log
 from sluicemq.protocol.readable import MOST_NAMED, MOST_TRACEBACK, cut_in_middle, escaped, said
 
-#: Frames of a traceback that are shown, the last ones.
-_MOST_FRAMES: Final = 30
 #: Tracebacks in the log in one second, at most, and seconds for which an error that was shown is one line.
 _MOST_A_SECOND: Final = 5
 _KNOWN_FOR: Final = 60.0
@@ -61,8 +59,9 @@ def _text(error: BaseException) -> str:
     if frames is None and error.__traceback__:
         return ""
     try:
+        # Frames of a traceback that are shown, the last ones
         lines = traceback.TracebackException(
-            type(error), error, frames, limit=-_MOST_FRAMES, capture_locals=False, compact=True
+            type(error), error, frames, limit=-30, capture_locals=False, compact=True
         ).format()
         text = "".join(lines)
     except BaseException as problem:  # noqa: BLE001 - of the exception's own methods

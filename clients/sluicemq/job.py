@@ -208,7 +208,8 @@ class Job:
     @property
     def extend_by(self) -> float:
         """Return the monotonic time at which a job that is kept is extended."""
-        return self.came + self.visibility_timeout * EXTENDED_AFTER
+        # Share of its visibility timeout after which it is extended
+        return self.came + self.visibility_timeout / 3
 
     def renewed(self) -> None:
         """Count its time from now: the broker extends it."""
@@ -289,8 +290,6 @@ class Job:
 BEGIN_WITHIN: Final = 0.5
 BEGUN_LATE: Final = 0.02
 
-#: Share of a job's visibility timeout after which :meth:`Job.keep_extending` extends it.
-EXTENDED_AFTER: Final = 1 / 3
 
 #: Duration between two messages about one job's progress.
 PROGRESS_EACH: Final = 1.0

@@ -40,8 +40,6 @@ from sluicemq.worker_queues import QueueOrder, Queues, one_inbox, prefetch_of, w
 STOP_TIMEOUT: Final = 30.0
 #: Connections of one worker to brokers, at most.
 MOST_CONNECTIONS: Final = 4
-_LEAST_ON_STOP: Final = 1.0  # seconds that ``on_stop`` has at least
-_VERDICTS_WITHIN: Final = 2.0  # seconds that the last verdicts have to be answered
 
 _started: WeakSet[Worker] = WeakSet()
 """Workers of this process that were started: a signal is for all of them."""
@@ -455,7 +453,8 @@ class Worker(LongLived):
 
     def _stop_in_order(self, seconds: float) -> None:
         if self._on_stop:
-            self._call_on_stop(self._on_stop, max(seconds, _LEAST_ON_STOP))
+            # Seconds that ``on_stop`` has at least
+            self._call_on_stop(self._on_stop, max(seconds, 1.0))
         if self._pop:
             self._work_off(seconds)
         self._give_back_the_rest()
@@ -533,7 +532,8 @@ class Worker(LongLived):
                 settled = threading.Event()
                 assignment.call(assignment.when_settled, settled.set)
                 answered.append(settled)
-        until = monotonic() + _VERDICTS_WITHIN
+        # Seconds that the last verdicts have to be answered
+        until = monotonic() + 2.0
         for settled in answered:
             settled.wait(max(0.0, until - monotonic()))
 

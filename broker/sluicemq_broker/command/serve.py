@@ -52,8 +52,6 @@ REFUSED, USAGE = 1, 2
 #: Signals within this second count as one: timeout(1) signals the process and then its group.
 _ONE_SIGNAL = 1.0
 
-#: Seconds that a start has to come to its end after a signal. One that waits for MongoDB takes longer.
-_START_ENDS = 1.0
 
 #: New objects after which Python looks for cycles among them, and blocks of memory after which those left are
 #: not looked at again: 7 ms each. Jobs come and go by the thousand and are in no cycle: looking after every
@@ -241,7 +239,8 @@ class _Process:
         self._server = server
         starting = gevent.spawn(wrap_errors(Exception, server.start))
         gevent.wait([starting, self._asked], count=1)
-        starting.join(_START_ENDS)
+        # Seconds that a start has to come to its end after a signal. One that waits for MongoDB takes longer
+        starting.join(1.0)
         if not starting.ready():
             # A statement of it has no answer yet, and goes on until this process ends. No client was let in,
             # and other brokers see to what a dead one leaves behind.

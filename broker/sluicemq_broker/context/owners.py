@@ -28,8 +28,6 @@ from sluicemq_broker.store import LeaseStore, Seen, ServerClock
 
 log = logging.getLogger("broker.owners")
 
-#: Heartbeats in one lease; a broker hands out nothing after 2/3 of a lease without one.
-_BEATS_PER_LEASE = 5
 
 Result = TypeVar("Result")
 _TIMER: Final = Timer()
@@ -94,7 +92,8 @@ class Owners:
     @property
     def pause(self) -> float:
         """Seconds between two heartbeats."""
-        return self.lease / _BEATS_PER_LEASE
+        # Heartbeats in one lease; a broker hands out nothing after 2/3 of a lease without one
+        return self.lease / 5
 
     @property
     def look_pause(self) -> float:

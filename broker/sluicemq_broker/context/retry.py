@@ -15,9 +15,6 @@ log = logging.getLogger("broker.store")
 
 Result = TypeVar("Result")
 
-#: Five or six seconds of tries: an election takes no longer, and has codes that are known.
-_MOST_DOUBTS = 10
-
 
 class Retry:
     """Repeats statements until MongoDB answers; shared by all that write, ended by :meth:`give_up`.
@@ -60,7 +57,8 @@ class Retry:
                 if unclear and isinstance(error, Unclear):
                     unclear()
                 doubts = doubts + 1 if isinstance(error, Doubtful) else 0
-                if doubts == _MOST_DOUBTS:
+                # Five or six seconds of tries: an election takes no longer, and has codes that are known
+                if doubts == 10:
                     raise Refused(f"refused {doubts} times: {error}") from error
                 if self._over.wait(wait):
                     raise

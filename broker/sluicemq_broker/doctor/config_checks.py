@@ -8,9 +8,6 @@ from sluicemq_broker.config import Config, day, exposed, http_exposure, validity
 from sluicemq_broker.doctor.finding import Finding, error, info, ok, warning
 from sluicemq_broker.doctor.subject import Subject
 
-#: A lease takes several heartbeats of MongoDB; below this a busy machine loses it now and then.
-_SHORT_LEASE = 3.0
-
 
 def is_valid(subject: Subject) -> Iterator[Finding]:
     """Name each wrong value and key."""
@@ -81,7 +78,8 @@ def risky_values(subject: Subject) -> Iterator[Finding]:
             "allow_unsafe_store is set: a MongoDB that loses confirmed jobs would be accepted",
             to_do="remove it, and run MongoDB as a replica set",
         )
-    if broker.lease < _SHORT_LEASE:
+    # A lease takes several heartbeats of MongoDB; below this a busy machine loses it now and then
+    if broker.lease < 3.0:
         yield warning(
             f"lease is {broker.lease:g} s: an election takes longer, and jobs run twice then",
             to_do="leave it at 15 s, or set 5 s at least",

@@ -30,8 +30,6 @@ from typing import Final, TextIO
 from sluicemq.protocol.errors import UnavailableError
 from sluicemq.protocol.secret_files import private
 
-#: Bytes of a socket's path, at most: 107 on Linux, 103 on macOS and BSD.
-_LONGEST_PATH: Final = 103
 #: Characters of a path that mongod takes in --bind_ip, and as a member of a replica set.
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_./+-]+")
 #: Name by which mongod, and the driver, know a socket.
@@ -151,7 +149,8 @@ def _has_died(owner: str) -> bool:
 def _socket_of(data: Path) -> Path:
     """Return the path of the socket: beside the data, or in a short folder of its own for temporary files."""
     path = data / _SOCKET
-    if len(os.fsencode(path)) <= _LONGEST_PATH and _PLAIN.fullmatch(str(path)):
+    # Bytes of a socket's path, at most: 107 on Linux, 103 on macOS and BSD
+    if len(os.fsencode(path)) <= 103 and _PLAIN.fullmatch(str(path)):
         return path
     name = hashlib.sha256(os.fsencode(data)).hexdigest()[:16]
     return Path(tempfile.gettempdir(), f"sluicemq-{os.geteuid()}-{name}", _SOCKET)

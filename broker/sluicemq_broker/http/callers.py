@@ -30,8 +30,6 @@ from sluicemq_devices.sockets import owner_of
 
 log = logging.getLogger("broker.http")
 
-#: A header of requests that a page makes by itself: they don't count as use of the session.
-BY_ITSELF: Final = "X-SluiceMQ-Idle"
 #: An event stream is opened again by the browser itself.
 _EVENTS: Final = "text/event-stream"
 #: Wrong tokens and passwords of one address, and of all: each second, and at once. More are not looked at.
@@ -41,8 +39,6 @@ _WRONG_OF_ALL: Final = (10.0, 200.0)
 #: Ingress all clients have one address.
 _WRONG_OF_KNOWN: Final = (2.0, 100.0)
 _WRONG_OF_ALL_KNOWN: Final = (20.0, 1000.0)
-#: Code of a login that is not looked at, in the audit.
-TOO_MANY: Final = "TOO_MANY_TRIES"
 #: Characters of a token, a user or a password that are looked at.
 _LONGEST: Final = 1024
 #: Characters of a path in the log.
@@ -144,7 +140,8 @@ class Callers:
 
     def _session(self, request: falcon.Request) -> Session | None:
         cookies = request.get_cookie_values(self._cookie)
-        by_itself = request.get_header(BY_ITSELF) or request.accept == _EVENTS
+        # A header of requests that a page makes by itself: they don't count as use of the session
+        by_itself = request.get_header("X-SluiceMQ-Idle") or request.accept == _EVENTS
         return self.sessions.find(cookies[0], used=not by_itself) if cookies else None
 
     def _set_cookie(self, response: falcon.Response, cookie: str, *, secure: bool) -> None:
@@ -187,7 +184,8 @@ class Callers:
 
     def _count_try(self, request: falcon.Request, tries: Buckets, key: str) -> None:
         if not tries.take(key, self._timer.now()):
-            self._security.audit.failed_login(request.remote_addr, Door.HTTP, "", TOO_MANY)
+            # Code of a login that is not looked at, in the audit
+            self._security.audit.failed_login(request.remote_addr, Door.HTTP, "", "TOO_MANY_TRIES")
             raise falcon.HTTPTooManyRequests(
                 description="too many wrong tokens or passwords: try again in a moment", retry_after=1
             )

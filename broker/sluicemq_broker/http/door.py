@@ -32,8 +32,6 @@ _SHARE_OF_FILES: Final = 10
 _FEW_CONNECTIONS: Final = 20
 #: Connections accepted in one turn of the hub: as many files may be open beyond those counted.
 _AT_ONCE: Final = 10
-#: Bytes of an answer that Linux may hold for a peer that reads slowly; it doubles the number.
-_SENT_BUT_UNREAD: Final = 128 * 1024
 #: Seconds without accepting, after a connection found no free file or memory.
 _PAUSE: Final = 0.1
 _WANTING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -141,7 +139,8 @@ class Server(WSGIServer):  # type: ignore[misc] # gevent has no types
         """Listen; on Linux each connection inherits the options that are set here."""
         super().init_socket()
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SENT_BUT_UNREAD)
+        # Bytes of an answer that Linux may hold for a peer that reads slowly; it doubles the number
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 128 * 1024)
 
     def do_read(self) -> Any:
         """Accept a connection; where no file is left for it, an idle one is closed first."""

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 #: Bytes of all headers of a request with its first line.
 MOST_HEADER_BYTES: Final = 32 * 1024
-_RECEIVED: Final = 16 * 1024
 #: Control characters, but tab: a CR in a line is one, and so are VT, FF and NUL.
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 #: Methods and versions of HTTP; some broken clients send an empty line before the next request.
@@ -70,7 +69,7 @@ class Received:
         return self._take(size)
 
     def _more(self) -> bool:
-        part = self.socket.recv(_RECEIVED)
+        part = self.socket.recv(16 * 1024)
         self._came += part
         return bool(part)
 

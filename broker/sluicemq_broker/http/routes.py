@@ -47,12 +47,8 @@ _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
-#: Browsers would come over TLS only to all other servers of this machine, too.
-_LOCALHOST: Final = "localhost"
 #: Characters of a path in the log.
 _SHOWN: Final = 200
-#: A year: browsers that have come over TLS come over TLS only.
-_TLS_ONLY: Final = "max-age=31536000"
 _STATUS: Final[dict[type[SluiceError], str]] = {
     ForbiddenError: falcon.HTTP_403,
     BadQueueError: falcon.HTTP_404,
@@ -278,8 +274,10 @@ class _Guard:
         for name, value in _HEADERS.items():
             if response.get_header(name) is None:
                 response.set_header(name, value)
-        if request.scheme == "https" and request.host != _LOCALHOST:
-            response.set_header("Strict-Transport-Security", _TLS_ONLY)
+        # Browsers would come over TLS only to all other servers of this machine, too
+        if request.scheme == "https" and request.host != "localhost":
+            # A year: browsers that have come over TLS come over TLS only
+            response.set_header("Strict-Transport-Security", "max-age=31536000")
 
 
 def _refuse(

@@ -49,8 +49,6 @@ from sluicemq_broker.store import (
     order_of,
 )
 
-#: Ticks of a queue that has come to rest: the pace of its workers is forgotten within them.
-_LAST_TICKS = 3
 #: Jobs that one look for cancelled ones asks about.
 _LOOKED_AT = 1000
 
@@ -352,7 +350,8 @@ class Queue:
         """Every second or so: time-outs, results and jobs of other brokers; costs nothing out of use."""
         self.counters.tick(self._timer.now())
         self._ticks_at_rest = 0 if self._has_work else self._ticks_at_rest + 1
-        if self._ticks_at_rest > _LAST_TICKS:
+        # Ticks of a queue that has come to rest: the pace of its workers is forgotten within them
+        if self._ticks_at_rest > 3:
             return
         self.settling.time_out()
         self.results.poll_others(self.clock.now(), alone=not self._owners.others)

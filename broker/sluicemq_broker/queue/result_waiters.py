@@ -41,7 +41,6 @@ OnPending = Callable[[str], None]
 _AT_ONCE: Final = 1000
 #: Seconds by which two polls overlap: clocks differ, and writes take time.
 _MARGIN: Final = 3.0
-_MOST_ENDED: Final = 10_000  # in one poll
 
 
 class _Question(NamedTuple):
@@ -237,7 +236,8 @@ class ResultWaiters:
         self._look_ups.extend([job_id for job_id in {*turn, *self._missing} if job_id not in self._reserved])
 
     def _poll(self, since: list[float]) -> None:
-        ended = self._retry.run(lambda: self._store.ended(since[0], _MOST_ENDED))
+        # Jobs that one poll asks about, at most
+        ended = self._retry.run(lambda: self._store.ended(since[0], 10_000))
         self._look_ups.extend([job_id for job_id in ended if job_id in self._stored])
 
     # ------------------------------------------------------------------- look-ups

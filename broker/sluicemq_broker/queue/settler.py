@@ -60,8 +60,6 @@ from sluicemq_broker.store import NotCommitted, RolledBack
 #: Returns, or releases, in one statement at most; and statements of commits, or of forwards, at once.
 RETURN: Final = 1000
 AT_ONCE: Final = 2
-#: Bytes of reasons and tracebacks in one statement, about.
-_TRACEBACK_BYTES: Final = 2 * 2**20
 
 _Pop = tuple[list[Delivery], Popped]
 
@@ -525,7 +523,8 @@ class Settler:
 
 def _weigh_return(settled: Settled[Return]) -> int:
     """Return how much of a batch of :data:`RETURN` it takes."""
-    return weigh(1, settled.decision.size, RETURN, _TRACEBACK_BYTES)
+    # Bytes of reasons and tracebacks in one statement, about
+    return weigh(1, settled.decision.size, RETURN, 2 * 2**20)
 
 
 def _answer(settled: Sequence[Settled[Any]], problem: SluiceError | None = None) -> None:

@@ -127,8 +127,6 @@ class Marks:
 
 
 _NOTHING: Final = Takes(0, 0)
-_PROOF: Final = 8  # random bytes; 10**5 tries a second hit one of a million receipts in 5 years
-_LAST_WORDS: Final = 1.0  # seconds within which verdicts come, unless their worker dies
 
 
 class Worker:
@@ -170,7 +168,8 @@ class Worker:
         """Principal for which it works: its verdicts may move jobs into queues that this may push to."""
         self.peer = peer or name
         """The worker's connection."""
-        self.proof = token_hex(_PROOF).encode()
+        # Eight random bytes: 10**5 tries a second hit one of a million receipts in 5 years
+        self.proof = token_hex(8).encode()
         """A part of its receipts that nobody else can guess, for any client with a receipt may settle."""
         self.prefetch = prefetch
         self.reads = reads
@@ -222,7 +221,8 @@ class Worker:
         """
         most = 0 if self.commits_on_arrival else self.concurrency
         for place, delivery in enumerate(self.in_flight.values(), len(self.overdue)):
-            lately = most and now - max(self.settled_at, delivery.handed_at) < _LAST_WORDS
+            # Seconds within which verdicts come, unless their worker dies
+            lately = most and now - max(self.settled_at, delivery.handed_at) < 1.0
             delivery.begun = place < most or bool(lately and not delivery.job.spent)
 
     def listed(self, queue: str, now: float, most_jobs: int) -> WorkerRow:

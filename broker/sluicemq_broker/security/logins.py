@@ -23,10 +23,6 @@ from sluicemq_broker.store import LoginRecord, SigningSecret
 LONGEST: Final = 12 * 3600.0
 #: Logouts of one principal that are remembered, at most: then it has to wait with its next login.
 MOST_ENDED: Final = 1000
-#: Seconds for which a new secret signs nothing yet, so that all brokers have read it by then.
-_SPREAD: Final = 60.0
-#: Characters of a cookie that are looked at.
-_LONGEST_COOKIE: Final = 2048
 
 
 class Login(NamedTuple):
@@ -72,7 +68,8 @@ class Logins:
 
     def sign(self, login: Login, key: str) -> str:
         """Return the cookie of a login; ``key``: id of what the principal has shown."""
-        spread = [secret for secret in self._secrets if self.now() - secret.made_at >= _SPREAD]
+        # Seconds for which a new secret signs nothing yet, so that all brokers have read it by then
+        spread = [secret for secret in self._secrets if self.now() - secret.made_at >= 60.0]
         text = base64.urlsafe_b64encode(json.dumps(login).encode()).decode().rstrip("=")
         return f"{text}.{_signature((spread or self._secrets)[-1], text, key)}"
 
@@ -81,7 +78,8 @@ class Logins:
 
         ``keys_of``: ids of all keys that a principal has now.
         """
-        text, _, signature = cookie[:_LONGEST_COOKIE].partition(".")
+        # Characters of a cookie that are looked at
+        text, _, signature = cookie[:2048].partition(".")
         login = _login_of(text)
         if login is None or not self.is_valid(login):
             return None

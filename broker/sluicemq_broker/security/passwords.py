@@ -40,9 +40,6 @@ MOST_REMEMBERED: Final = 10_000
 #: After a wrong password its thread rests for this many times the CPU time of the check: a flood of guesses
 #: uses a third of what it could. Not for its duration, which has no end on an overloaded machine.
 _REST: Final = 2.0
-#: Priority of these threads, as of nice: a tenth of a process that works. A lower one would let nobody in
-#: while the machine is overloaded.
-_LOW: Final = 10
 #: Characters of a password, at most: PLAIN has 255 bytes.
 LONGEST_PASSWORD: Final = 255
 #: Hash of a password that nobody knows, with the costs of a new one: a user who does not exist takes as long.
@@ -249,7 +246,9 @@ def _hash_in_the_background(password: str, make: Callable[[str], str]) -> str:
 
 
 def _lower_priority() -> None:
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOW)  # Linux: of this thread alone
+    # Priority of these threads, as of nice: a tenth of a process that works. A lower one would let nobody in
+    # while the machine is overloaded
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)  # Linux: of this thread alone
 
 
 def hash_password(password: str) -> str:

@@ -34,8 +34,6 @@ log = logging.getLogger("broker.security")
 Place = tuple[Endpoint, DeviceSettings | None]
 
 _DEFAULT: Final = SecuritySettings()
-#: Principals whose refusals are logged apart from those of others.
-_MOST_LOGGED: Final = 1000
 
 
 class Security:
@@ -141,7 +139,8 @@ class Security:
         """Return what logs the refusals of one principal: those of others can't hide them."""
         lines = self._lines.get(name)
         if lines is None:
-            if len(self._lines) >= _MOST_LOGGED:
+            # Principals whose refusals are logged apart from those of others
+            if len(self._lines) >= 1000:
                 self._lines.pop(next(iter(self._lines))).say_rest()
             lines = self._lines[name] = Notices(log)
         return lines

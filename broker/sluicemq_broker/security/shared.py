@@ -27,8 +27,6 @@ from sluicemq_devices.hub import nothing
 
 #: Events that one look answers.
 _EVENTS: Final = 1000
-#: Logouts that wait in memory while MongoDB does not answer, at most.
-_MOST_UNSTORED: Final = 10_000
 
 Record = TypeVar("Record", bound=Revised)
 Record_co = TypeVar("Record_co", bound=Revised, covariant=True)
@@ -169,7 +167,8 @@ class SharedLogins(Shared[LoginRecord]):
 
     def _end(self, login: Login) -> None:
         """Store that a login was ended, and notify other brokers; raises Unavailable: it is repeated."""
-        if len(self._unstored) < _MOST_UNSTORED:
+        # Logouts that wait in memory while MongoDB does not answer, at most
+        if len(self._unstored) < 10_000:
             self._unstored[login.id] = login
         self._store.end(login.id, login.principal, self._known.now())
         self._unstored.pop(login.id, None)

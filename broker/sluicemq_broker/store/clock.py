@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Final
 
 from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.runtime import Measure, better
@@ -14,10 +13,6 @@ from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.values import seconds as as_seconds
 
 log = logging.getLogger("broker.mongo")
-
-
-#: Seconds of error above which there is a warning.
-_TOLERATED: Final = 0.25
 
 
 class ServerClock:
@@ -61,7 +56,8 @@ class ServerClock:
             # Seconds of error up to which the server's time is not measured again at the start.
             if self.error <= 0.025:
                 return
-        if self.error > _TOLERATED:
+        # Seconds of error above which there is a warning
+        if self.error > 0.25:
             log.warning("the MongoDB server's time is known to %.2f s only: its answers are slow", self.error)
 
     def measure(self, client: Client) -> None:

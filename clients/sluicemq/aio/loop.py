@@ -12,14 +12,11 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from sluicemq.transport.native import run_posted
 
 _T = TypeVar("_T")
-
-#: Seconds that the broker has to hear of the end of a connection.
-_LEAVE_WITHIN: Final = 1.0
 
 
 class LoopMailbox:
@@ -113,7 +110,8 @@ async def in_thread(function: Callable[..., _T], *args: Any) -> _T:
 
 async def disconnected(close: Callable[[float], Any]) -> None:
     """Close a connection; the close goes on if this wait is cancelled."""
-    await in_thread(close, _LEAVE_WITHIN)
+    # Seconds that the broker has to hear of the end of a connection
+    await in_thread(close, 1.0)
 
 
 def resolve(future: asyncio.Future[Any], result: Any, error: BaseException | None = None) -> None:

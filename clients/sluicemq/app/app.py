@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, Concatenate, Final, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from sluicemq.app.middleware import Middleware
 from sluicemq.app.runner import Runner
@@ -28,9 +28,6 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _T = TypeVar("_T", bound=Task[..., Any])
 _J = TypeVar("_J", bound=Job)  # also that of sluicemq.aio
-
-#: The queue of tasks that name none.
-DEFAULT_QUEUE: Final = "default"
 
 
 class App:
@@ -101,7 +98,8 @@ class App:
                 raise ValueError(f"a kind has {KIND_RULE}, not {brief(name)}")
             if name in self.tasks:
                 raise ValueError(f"there are two tasks {name!r}: give one of them another kind")
-            merged = cast("TaskOptions", {"queue": DEFAULT_QUEUE, **options})
+            # The queue of tasks that name none
+            merged = cast("TaskOptions", {"queue": "default", **options})
             self.tasks[name] = Task(self, function, name, merged, bind=bind)
             return self.tasks[name]
 

@@ -21,9 +21,7 @@ from sluicemq.app.process import Orders, Report
 from sluicemq.worker import STOP_TIMEOUT
 
 _LONGEST_PAUSE: Final = 30.0  # seconds until a process that fails again and again is followed by another
-_HEALTHY_AFTER: Final = 30.0  # seconds that a process lives whose failures count no more
 _KILL_AFTER: Final = STOP_TIMEOUT + 15.0  # seconds that a process has to stop
-_LOOK_EACH: Final = 0.5  # seconds between two looks at files
 _NOT_WATCHED: Final = {"__pycache__", "node_modules", "site-packages"}
 
 
@@ -111,7 +109,8 @@ class Supervisor:
     def _watch_files(self) -> None:
         seen = dict(_files())
         while True:
-            threading.Event().wait(_LOOK_EACH)
+            # Seconds between two looks at files
+            threading.Event().wait(0.5)
             now = dict(_files())
             if now != seen:
                 seen, self._changed = now, True
@@ -194,7 +193,8 @@ class _Place:
         if status in (0, process.RENEW_STATUS):
             self._failures = 0
         else:
-            self._failures = 1 if monotonic() - self._began > _HEALTHY_AFTER else self._failures + 1
+            # Seconds that a process lives whose failures count no more
+            self._failures = 1 if monotonic() - self._began > 30.0 else self._failures + 1
         self._start_at = monotonic() + self.pause
         return status
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from sluicemq.app.middleware import Middleware
 from sluicemq.app.run import TaskRun, TaskTimeoutError
@@ -13,9 +13,6 @@ from sluicemq.app.task import LEEWAY
 from sluicemq.complaints import log
 from sluicemq.protocol.durations import Duration, check_span, in_seconds
 from sluicemq.time_limits import Alarm
-
-#: Exit status of a process that a hard limit has ended.
-HARD_LIMIT_STATUS: Final = 70
 
 
 class TimeLimits(Middleware):
@@ -79,4 +76,5 @@ class _Limit:
             "job %s of queue %s (%s) did not end %g s after its time-out: this process ends",
             job.id, job.queue, self._run.task.kind, self._hard,
         )  # fmt: skip
-        os._exit(HARD_LIMIT_STATUS)
+        # Exit status of a process that a hard limit has ended
+        os._exit(70)

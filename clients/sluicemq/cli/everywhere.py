@@ -17,8 +17,6 @@ from sluicemq.transport.names import Names, Resolve
 
 #: Brokers that are asked at one time.
 _AT_ONCE: Final = 16
-#: Part of the time-out in which names that stand for several brokers are looked up.
-_LOOKING_UP: Final = 0.5
 
 
 class Answer(NamedTuple):
@@ -32,7 +30,8 @@ class Answer(NamedTuple):
 def at_each(invocation: Invocation, ask: Callable[[CommandClient], Any]) -> list[Answer]:
     """Return what each broker answers; raises the error of the first if none does."""
     access = invocation.access
-    endpoints = brokers_at(access, invocation.timeout * _LOOKING_UP)
+    # Part of the time-out in which names that stand for several brokers are looked up
+    endpoints = brokers_at(access, invocation.timeout * 0.5)
 
     def ask_one(endpoint: str) -> Answer:
         there = replace(access, endpoints=(endpoint,))

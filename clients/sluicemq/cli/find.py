@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 #: Jobs in one page, at most.
 _PAGE: Final = 200
-_CTRL_C: Final = 130
 
 
 class When(click.ParamType[float]):
@@ -97,7 +96,7 @@ def find(
         search.run(wanted)
     search.show()
     if search.stopped:
-        click.get_current_context().exit(_CTRL_C)
+        click.get_current_context().exit(130)
 
 
 _BESIDE_ID: Final = ("kind", "tenant", "group", "error", "text", "states", "since", "until")

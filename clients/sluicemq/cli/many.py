@@ -31,7 +31,6 @@ DEAD = "dead"
 #: Seconds that a push waits for room, or for confirmations, before it looks for a signal.
 _A_LOOK = 0.2
 _LONGEST_WAIT = 60.0  # seconds for the last confirmations
-_REDRAWN = 0.1  # seconds
 
 
 class Piece(NamedTuple):
@@ -301,7 +300,8 @@ class _Bar:
         self._share += share
         self._jobs += 1
         now = monotonic()
-        if now - self._drawn >= _REDRAWN:
+        # Seconds between two drawings
+        if now - self._drawn >= 0.1:
             self._draw(now)
 
     def __enter__(self) -> Self:

@@ -21,8 +21,6 @@ _SHOWN: Final = (
     *("id", "kind", "queue", "state", TaskField.DONE, LOOKED, TaskField.TOTAL),
     *("broker", "started_at", "ended_at"),
 )
-#: Exit code of a command that Ctrl-C has ended.
-_INTERRUPTED: Final = 130
 
 Answer = TypeVar("Answer")
 
@@ -92,7 +90,8 @@ def _followed(invocation: Invocation, operation: Operation[Answer]) -> Answer:
             f"the broker goes on: sluicemq operations show {operation.id} shows its progress, "
             f"sluicemq operations cancel {operation.id} ends it"
         )
-        raise click.exceptions.Exit(_INTERRUPTED) from None
+        # Exit code of a command that Ctrl-C has ended
+        raise click.exceptions.Exit(130) from None
 
 
 def _so_far(row: OperationRow) -> int:

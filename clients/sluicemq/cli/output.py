@@ -34,7 +34,6 @@ if TYPE_CHECKING:  # commands load rich when they need it: without a table they 
 
 _PREVIEW = 60  # characters of a payload, of headers or errors, in a table
 _NAMES = ("id", "name", "queue")  # columns that users copy into commands: never shortened or wrapped
-_NARROW = 12  # characters of a column that is not worth narrowing
 
 
 class CommandClient(Client):
@@ -158,7 +157,8 @@ class Invocation:
         table = Table(title=title_text, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
         for column in columns:
             width = max(len(printable(column)), *(len(shown(column, row.get(column))) for row in rows))
-            whole = column in _NAMES or width <= _NARROW
+            # Characters of a column that is not worth narrowing
+            whole = column in _NAMES or width <= 12
             justify: Any = "right" if _is_number(rows, column) else "left"
             table.add_column(printable(column), justify=justify, no_wrap=whole, overflow="fold",
                              min_width=width if whole else None)  # fmt: skip

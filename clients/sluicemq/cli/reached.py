@@ -16,8 +16,6 @@ from sluicemq.transport.entry import CANT_ENTER
 #: Exit codes: no broker answers; one does, but its store (MongoDB) does not; one does not let this client in.
 NO_BROKER, NO_STORE, NOT_ADMITTED = 3, 4, 5
 
-_ASKED_FOR = 3.0  # seconds for the test, at most
-
 
 def reached(
     invocation: Invocation, error: NotAdmittedError | TimeoutError | UnavailableError
@@ -28,9 +26,8 @@ def reached(
     if NOBODY_ANSWERS in str(error):
         return NO_BROKER, "start one with `sluicemq serve`, or name another with --endpoint"
     try:
-        with Client(
-            timeout=min(invocation.timeout, _ASKED_FOR), wait=False, endpoint=invocation.access
-        ) as client:
+        # Seconds for the test, at most
+        with Client(timeout=min(invocation.timeout, 3.0), wait=False, endpoint=invocation.access) as client:
             health = client.health()
     except NotAdmittedError as refusal:
         return NOT_ADMITTED, str(refusal)

@@ -14,8 +14,6 @@ import os
 import subprocess
 from typing import Any, Final
 
-#: Numbers of files that every shell can redirect to.
-_LAST_FILE: Final = 9
 #: Signals for others don't end it: neither a terminal's nor one for all of a service's processes.
 _SCRIPT: Final = """
 trap '' HUP INT TERM
@@ -48,7 +46,8 @@ class Watcher:
 
     def start(self, command: str, **options: Any) -> subprocess.Popen[bytes]:
         """Run a command in a shell, in a session of its own, like :class:`subprocess.Popen`."""
-        registers_itself = self._file <= _LAST_FILE
+        # Numbers of files that every shell can redirect to
+        registers_itself = self._file <= 9
         process = subprocess.Popen(  # noqa: S602 - users give shell commands
             f"{self._first_words()}{command}" if registers_itself else command,
             shell=True, start_new_session=True, pass_fds=(self._file,) if registers_itself else (), **options,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from sluicemq.claim import Claim
 from sluicemq.operation import Operation
@@ -14,9 +14,6 @@ from sluicemq.protocol.wire import TaskField
 from sluicemq.steps import Ask, Finds, Found, Steps, run
 from sluicemq.transport.asker import Asker
 from sluicemq.transport.job_fetch import JobFetch
-
-#: Seconds of a bulk order's time-out that are kept for the answer's way back.
-_ON_ITS_WAY: Final = 1.0
 
 Answer = TypeVar("Answer")
 
@@ -87,7 +84,8 @@ class Calls:
 
     def _ordering(self, kind: type[Answer], verb: bytes, *fields: Any, wait: float | None) -> Steps[Any]:
         timeout = self.asker.timeout
-        most = max(timeout / 2, timeout - _ON_ITS_WAY)
+        # Seconds of a bulk order's time-out that are kept for the answer's way back
+        most = max(timeout / 2, timeout - 1.0)
         within = most if wait is None else min(wait, most)
         return self._ordered(kind, (yield Ask(verb, (*fields, within), repeat=False)))
 

@@ -16,8 +16,6 @@ LONGEST_PATH: Final = 107
 _LONGEST_NAME: Final = 253
 _LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,63}")
 _ZONE: Final = re.compile(r"[A-Za-z0-9._-]{1,15}")
-_SIOCGIFADDR: Final = 0x8915  # asks Linux for the IPv4 address of an interface
-_IPV6_ADDRESSES: Final = "/proc/net/if_inet6"  # address, index, length, scope, flags, interface
 _SCOPES: Final = {"00": 0, "10": 1, "20": 2}  # the whole net, this machine, a link: best first
 
 
@@ -85,7 +83,8 @@ def _ipv4_of(interface: str) -> str | None:
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asks:
         try:
-            answer = fcntl.ioctl(asks.fileno(), _SIOCGIFADDR, struct.pack("256s", interface.encode()))
+            # Asks Linux for the IPv4 address of an interface
+            answer = fcntl.ioctl(asks.fileno(), 0x8915, struct.pack("256s", interface.encode()))
         except OSError:
             return None
     return socket.inet_ntoa(answer[20:24])
@@ -95,7 +94,8 @@ def _ipv6_of(interface: str) -> str | None:
     from pathlib import Path  # noqa: PLC0415 - 5 ms to load, and only interfaces need it
 
     try:
-        rows = [line.split() for line in Path(_IPV6_ADDRESSES).read_text().splitlines()]
+        # Address, index, length, scope, flags, interface
+        rows = [line.split() for line in Path("/proc/net/if_inet6").read_text().splitlines()]
     except OSError:
         return None
     found = [(_SCOPES.get(row[3], len(_SCOPES)), row[0]) for row in rows if row[-1] == interface]

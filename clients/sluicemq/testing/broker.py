@@ -31,8 +31,6 @@ from sluicemq.transport.memory_link import MemoryLink
 from sluicemq_broker.job import Job as StoredJob
 
 _numbers: Final = itertools.count(1)
-#: Seconds that a broker in memory takes to answer, at most: its clients have threads.
-_ANSWERED_WITHIN: Final = 30.0
 #: Arguments that a test does not name.
 _ANY: Final = object()
 
@@ -221,7 +219,8 @@ class MemoryBroker:
         """Wait for what the apps have pushed; raises the first refusal that nobody has seen."""
         for app in self._apps:
             if app._producer is not None:
-                app._producer.flush(_ANSWERED_WITHIN)
+                # Seconds that a broker in memory takes to answer, at most: its clients have threads
+                app._producer.flush(30.0)
 
     def note_pushed(self, queue: str, jobs: Sequence[StoredJob]) -> None:
         """Note jobs that a client has pushed."""

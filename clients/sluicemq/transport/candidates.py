@@ -33,14 +33,9 @@ _GREET_LATEST: Final = 60.0
 #: Seconds between two lookups of a name that stands for several brokers. So long is also the pause while
 #: other connections of the worker have taken all candidates.
 _LOOK_AGAIN: Final = 30.0
-#: Seconds for which no lookup has brought an address that is connected until it counts as gone from its name:
-#: many DNS servers answer with some of the addresses, in turn.
-_GONE_AFTER: Final = 600.0
 #: Shortest and longest stay at one broker of several, for what does not matter where it is. Clients that
 #: restarts have driven to a few brokers are spread over all again, one by one.
 STAYS: Final = (600.0, 1200.0)
-#: Seconds: a connection that ends within these was a try in vain.
-_STEADY_AFTER: Final = 1.0
 
 
 class Candidate(NamedTuple):
@@ -182,14 +177,17 @@ class Candidates:
         dialled, given = self._dialled, {where.endpoint for where in self._places}
         if dialled is None or dialled.endpoint in given or dialled in known:
             self._in_name_at = now
-        return now - self._in_name_at >= _GONE_AFTER
+        # Seconds for which no lookup has brought an address that is connected until it counts as gone from
+        # its name: many DNS servers answer with some of the addresses, in turn
+        return now - self._in_name_at >= 600.0
 
     def failed(self, now: float) -> None:
         """Note that the last candidate did not greet, or that its connection was lost."""
         if self._dialled:
             self._taken.leave(self._dialled.endpoint, self)
         greeted_at, self._greeted_at = self._greeted_at, None
-        if greeted_at is not None and now - greeted_at >= _STEADY_AFTER:
+        # Seconds: a connection that ends within these was a try in vain
+        if greeted_at is not None and now - greeted_at >= 1.0:
             self.rounds = 0
             self._under_way, self._begin_at = False, now
         else:

@@ -62,11 +62,7 @@ _SPREADS = "it is another broker's turn"
 #: First words of the obstacle if nothing is known to listen.
 NOBODY_ANSWERS = "no broker answers at"
 
-_LONGEST_PAUSE_NOT_ADMITTED = 10.0  # nobody waits for a door to open: somebody must add a key
 _LONGEST_POLL = 3600.0
-_WARN_EACH = 30.0  # seconds between two warnings that there is no broker
-_BESIDE_JOBS = 2 << 20  # bytes of a frame beyond twice the largest job: more cuts the connection
-_LINGER = 200  # ms for a last BYE to be written
 
 Answered = Callable[[Any, SluiceError | None], None]
 
@@ -465,7 +461,8 @@ class Connection:
         features = hello.get("features")
         self.features = frozenset(map(str, features)) if isinstance(features, list) else frozenset()
         if self.max_job_bytes is not None:
-            self._most_bytes = 2 * self.max_job_bytes + _BESIDE_JOBS
+            # Bytes of a frame beyond twice the largest job: more cuts the connection
+            self._most_bytes = 2 * self.max_job_bytes + (2 << 20)
         self._candidates.greeted(monotonic())
         self._say_connected(hello.get("name"))
         self._say_unfit()
@@ -541,7 +538,8 @@ class Connection:
         refusals = [outcome.refusal for outcome in outcomes if outcome.refusal is not None]
         self._obstacle = next((outcome.obstacle for outcome in outcomes if outcome.obstacle), None)
         self.not_admitted = next((error for error in refusals if isinstance(error, NotAdmittedError)), None)
-        self._candidates.longest_pause = _LONGEST_PAUSE_NOT_ADMITTED if self.not_admitted else LONGEST_PAUSE
+        # Nobody waits for a door to open: somebody must add a key
+        self._candidates.longest_pause = 10.0 if self.not_admitted else LONGEST_PAUSE
         impatient = not self._patient and not self.epoch
         alone = not self._candidates.passed_over
         if alone and len(refusals) == len(outcomes) > 0 and not self.not_admitted:
@@ -554,7 +552,8 @@ class Connection:
 
     def _warn_unreachable(self) -> None:
         if monotonic() >= self._warn_at:
-            self._warn_at = monotonic() + _WARN_EACH
+            # Seconds between two warnings that there is no broker
+            self._warn_at = monotonic() + 30.0
             free = self._taken.free(self._access.endpoints) if self._taken else self._access.endpoints
             why = self._obstacle or f"can't reach {endpoints.printable(free)}: is a broker running there?"
             self.post(log.warning, "%s", why)
@@ -594,7 +593,8 @@ class Connection:
         self._answer_all(error)
         self._role.ended(error)
         self._run_calls()
-        self._link.close(_LINGER)
+        # Milliseconds for a last BYE to be written
+        self._link.close(200)
         self._context.term()
         self.post(self._ended.set)
         self.mailbox.close()

@@ -31,8 +31,6 @@ from sluicemq.transport.replies import Replies
 
 MESSAGE_JOBS = 256
 MESSAGE_BYTES = 1 << 20
-#: Bytes of all headers in a message: the broker takes more values than these and their jobs can have.
-MESSAGE_HEADER_BYTES = 16 * 1024
 
 #: Seconds for which a message in flight keeps other queues from sending small ones.
 _SHARED_FOR = 0.02
@@ -250,7 +248,8 @@ def first_message(jobs: Iterable[PushReceipt]) -> int:
     for job in jobs:
         size += job._size
         header_bytes += job._header_bytes
-        if count and (size > MESSAGE_BYTES or header_bytes > MESSAGE_HEADER_BYTES):
+        # Bytes of all headers in a message: the broker takes more values than these and their jobs can have
+        if count and (size > MESSAGE_BYTES or header_bytes > 16 * 1024):
             break
         count += 1
         if count == MESSAGE_JOBS:

@@ -36,7 +36,6 @@ from sluicemq_devices.sockets import Lane, LaneDoor
 
 #: Messages of one answer, at most.
 _MOST: Final = 10_000
-_LONGEST_REQUEST: Final = 256 * 1024
 #: Bytes of memory that an answer takes, about: its messages, and twice the frames of each.
 _ROOM: Final = 4 << 20
 
@@ -56,7 +55,7 @@ class ReplayDoors:
                 end,
                 "ROUTER",
                 self._connected,
-                max_frame=_LONGEST_REQUEST,
+                max_frame=256 * 1024,
                 guard=services.security.guard(end, settings),
             )
             for end in settings.replays

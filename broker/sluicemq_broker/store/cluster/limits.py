@@ -45,9 +45,6 @@ from sluicemq_broker.store.values import BY_ID, Document, date
 
 COLLECTION: Final = "limits"
 
-#: How many takings a tenant's document keeps, so that each broker finds its own: more than brokers that take
-#: tokens of one tenant at a time.
-_TAKINGS: Final = 16
 #: Seconds for which a full bucket is kept, so that each broker finds what it has just taken.
 _KEPT: Final = 60
 
@@ -240,9 +237,11 @@ def _taking(wanted: int, rate: float, burst: int, now: float, owner: str, number
     former = {"$ifNull": ["$taken", []]}
     left = {"$subtract": ["$tokens", {"$last": "$taken.count"}]}
     full = {"$multiply": [1000, {"$add": [_KEPT, {"$divide": [{"$subtract": [burst, "$tokens"]}, rate]}]}]}
+    # How many takings a tenant's document keeps, so that each broker finds its own: more than brokers that
+    # take tokens of one tenant at a time
     return [
         _refill(rate, burst, now),
-        {"$set": {"taken": {"$slice": [{"$concatArrays": [former, [taking]]}, -_TAKINGS]}}},
+        {"$set": {"taken": {"$slice": [{"$concatArrays": [former, [taking]]}, -16]}}},
         {"$set": {"tokens": left}},
         {"$set": {"remove_at": {"$add": ["$refilled_at", {"$toLong": full}]}}},
     ]

@@ -40,9 +40,8 @@ _KEYS: Final = [("state", 1), *_LINES]
 _TENANT: Final = attrgetter("turn")
 #: Tenants of which more than one job is read in one statement: each takes the server 0.25 ms.
 FEW: Final = 100
-#: Fields that are read of jobs that are claimed later, and how many jobs in one reply.
+#: Fields that are read of jobs that are claimed later.
 _IDS: Final = {"priority": 1, "tenant": 1}
-_IDS_AT_ONCE: Final = 1000
 
 
 class _Tenant(NamedTuple):
@@ -306,7 +305,7 @@ class FairPage(ClaimPage):
         branches = [self.branch(tenant, 0, self._ahead.depth, _IDS) for tenant in unknown]
         if unknown:
             self._ahead.used_up()
-        for document in chain.from_iterable(self._union(branches, _IDS_AT_ONCE)):
+        for document in chain.from_iterable(self._union(branches, 1000)):
             found[_name(document)].append(document)
         for tenant, jobs in found.items():
             known[tenant] = self._ahead.read(tenant, jobs, self.shares[tenant], self._plan.now)

@@ -39,7 +39,6 @@ from sluicemq_broker.store.write_results import refusals
 PLACES: Final = "places"
 #: Groups that are looked at together.
 _PAGE: Final = 1000
-_HIGHEST: Final = 255  # priority
 #: ``waiting`` to ``ready``: its group has a head.
 _HEAD: Final[list[Document]] = [
     {"$set": {"state": State.READY.value, "head": "$wait.group"}},
@@ -253,7 +252,7 @@ def _hint(promoted: Document) -> NewHead:
     """Return a promoted job; a document that is no job is claimed as well, and set aside."""
     priority, due, seq = promoted["priority"], promoted["eligible_at"], promoted.get("seq")
     return NewHead(
-        priority if isinstance(priority, int) else _HIGHEST,
+        priority if isinstance(priority, int) else 255,  # the highest
         seconds(due) if isinstance(due, datetime) else 0.0,
         seq if isinstance(seq, int) else 0,
     )

@@ -46,9 +46,6 @@ Result = TypeVar("Result")
 #: Parents that are looked at together, and children for which one statement looks, at most.
 _PARENTS: Final = 100
 _CHILDREN: Final = 2000
-#: Milliseconds for a list of collections. The list may wait for the removal of a collection, and the removal
-#: for the transaction of this search.
-_LIST_TIME: Final = 3000
 
 
 class WaitingParent(NamedTuple):
@@ -244,4 +241,6 @@ def _unless_forbidden(read: Callable[[], list[Result]]) -> list[Result]:
 
 def _names(database: Documents) -> list[str]:
     begins = {"name": {"$regex": f"^({QUEUE_PREFIX}|{PUT_ASIDE})".replace(".", "[.]")}}
-    return list(database.list_collection_names(filter=begins, maxTimeMS=_LIST_TIME))
+    # Milliseconds for a list of collections. The list may wait for the removal of a collection, and the
+    # removal for the transaction of this search
+    return list(database.list_collection_names(filter=begins, maxTimeMS=3000))

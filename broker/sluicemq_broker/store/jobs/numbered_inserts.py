@@ -35,8 +35,6 @@ _FORGOTTEN: Final = (
     ServerCode.INCOMPLETE_TRANSACTION_HISTORY,
     ServerCode.TRANSACTION_TOO_OLD,
 )
-#: No job has this id.
-_NOBODY: Final = False
 
 
 class MongoSessions:
@@ -138,7 +136,8 @@ class Insert:
         The server remembers what it has carried out, but no refusals. It would store a document that it
         refused, as its id was there, if an earlier copy of the statement landed after that id is removed.
         """
-        nothing = {"q": {"_id": _NOBODY}, "u": {"$set": {"state": State.DEAD}}}
+        # No job has this id
+        nothing = {"q": {"_id": False}, "u": {"$set": {"state": State.DEAD}}}
         number = {"txnNumber": Int64(numbered.number + 1), "writeConcern": {"w": "majority"}}
         command = {"update": self._collection, "updates": [nothing], **number}
         # failpoint jobs.fence
