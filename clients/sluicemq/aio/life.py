@@ -12,6 +12,7 @@ from typing import Generic, Self, TypeVar
 from sluicemq.aio.loop import require
 from sluicemq.complaints import log
 from sluicemq.protocol.errors import SluiceError
+from sluicemq.transport.access import Access
 
 Core = TypeVar("Core")
 
@@ -24,6 +25,8 @@ class Life(Generic[Core]):
 
     _loop: asyncio.AbstractEventLoop | None = None
     _core: Core
+    _make: Callable[..., Core]
+    _access: Callable[[], Access]
 
     async def start(self) -> Self:
         """Begin, without waiting for the broker; raises RuntimeError if it was started before."""
@@ -49,7 +52,7 @@ class Life(Generic[Core]):
 
     def _made(self) -> Core:
         """Return its core, in the event loop that it belongs to."""
-        raise NotImplementedError
+        return self._make(endpoint=self._access())
 
     @property
     def _here(self) -> Core:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Unpack
 
 from sluicemq import producer, tracing
@@ -101,18 +102,16 @@ class Producer(Confirming[_Core]):
         **access: Unpack[AccessOptions],
     ) -> None:
         self._codec = codec
-        self._given: dict[str, Any] = {
-            "window": window,
-            "window_bytes": window_bytes,
-            "push_timeout": push_timeout,
-            "close_timeout": close_timeout,
-            "on_refused": on_refused,
-            "codec": codec,
-        }
+        self._make = partial(
+            _Core,
+            window=window,
+            window_bytes=window_bytes,
+            push_timeout=push_timeout,
+            close_timeout=close_timeout,
+            on_refused=on_refused,
+            codec=codec,
+        )
         self._access = Access.at_start(endpoint, access)
-
-    def _made(self) -> _Core:
-        return _Core(**self._given, endpoint=self._access())
 
     @property
     def refused(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Unpack, cast
 
 from sluicemq import publisher
@@ -41,17 +42,15 @@ class Publisher(Confirming[_Core]):
         endpoint: Broker = None,
         **access: Unpack[AccessOptions],
     ) -> None:
-        self._given: dict[str, Any] = {
-            "window": window,
-            "window_bytes": window_bytes,
-            "publish_timeout": publish_timeout,
-            "close_timeout": close_timeout,
-            "on_refused": on_refused,
-        }
+        self._make = partial(
+            _Core,
+            window=window,
+            window_bytes=window_bytes,
+            publish_timeout=publish_timeout,
+            close_timeout=close_timeout,
+            on_refused=on_refused,
+        )
         self._access = Access.at_start(endpoint, access)
-
-    def _made(self) -> _Core:
-        return _Core(**self._given, endpoint=self._access())
 
     async def publish(
         self,

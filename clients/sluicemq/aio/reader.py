@@ -77,7 +77,7 @@ class Reader(Life[_Core]):
         endpoint: Broker = None,
         **access: Unpack[AccessOptions],
     ) -> None:
-        self._core_made: Callable[..., _Core] = partial(
+        self._make = partial(
             _Core,
             stream,
             start=start,
@@ -87,9 +87,6 @@ class Reader(Life[_Core]):
             page_bytes=page_bytes,
         )
         self._access = Access.at_start(endpoint, access)
-
-    def _made(self) -> _Core:
-        return self._core_made(endpoint=self._access())
 
     def __aiter__(self) -> Self:
         return self

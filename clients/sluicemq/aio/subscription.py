@@ -7,7 +7,7 @@ import contextvars
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Unpack
 
 from sluicemq import subscription
@@ -113,24 +113,24 @@ class Subscription(Life[_Core]):
     ) -> None:
         if not callable(handler):
             raise TypeError(f"a handler is called with each batch; {type(handler).__name__} can't be called")
-        self._args = stream, name, handler
-        self._given: dict[str, Any] = {
-            "kind": kind,
-            "batch": batch,
-            "topics": topics,
-            "start": start,
-            "restart": restart,
-            "on_restart": on_restart,
-            "position": position,
-            "follow": follow,
-            "wait": wait,
-            "on_gap": on_gap,
-            "timeout": timeout,
-        }
+        self._make = partial(
+            _Core,
+            stream,
+            name,
+            handler,
+            kind=kind,
+            batch=batch,
+            topics=topics,
+            start=start,
+            restart=restart,
+            on_restart=on_restart,
+            position=position,
+            follow=follow,
+            wait=wait,
+            on_gap=on_gap,
+            timeout=timeout,
+        )
         self._access = Access.at_start(endpoint, access)
-
-    def _made(self) -> _Core:
-        return _Core(*self._args, **self._given, endpoint=self._access())
 
     @property
     def position(self) -> int:

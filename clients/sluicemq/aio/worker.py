@@ -362,7 +362,7 @@ class Worker(Life[_Core]):
     ) -> None:
         kind = _CoreOfThreads if in_threads else _Core
         kind._check(handler)
-        self._core_made: Callable[..., _Core] = functools.partial(
+        self._make = functools.partial(
             kind,
             queue,
             cast("Any", handler),
@@ -379,7 +379,7 @@ class Worker(Life[_Core]):
         self._access = Access.at_start(endpoint, access)
 
     def _made(self) -> _Core:
-        core = self._core_made(endpoint=self._access())
+        core = super()._made()
         core.begin()
         return core
 
