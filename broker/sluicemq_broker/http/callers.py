@@ -41,8 +41,6 @@ _WRONG_OF_KNOWN: Final = (2.0, 100.0)
 _WRONG_OF_ALL_KNOWN: Final = (20.0, 1000.0)
 #: Characters of a token, a user or a password that are looked at.
 _LONGEST: Final = 1024
-#: Characters of a path in the log.
-_SHOWN: Final = 200
 
 
 class Callers:
@@ -193,7 +191,7 @@ class Callers:
     def _wrong(self, request: falcon.Request, why: str, user: str = "") -> falcon.HTTPUnauthorized:
         known = user if self._security.principals.login(user) else ""  # a password may stand in its place
         self._security.audit.failed_login(request.remote_addr, Door.HTTP, known, NOT_ADMITTED)
-        about = f"{request.method} {request.path[:_SHOWN]} from {request.remote_addr}: {why}"
+        about = f"{request.method} {request.path[:200]} from {request.remote_addr}: {why}"
         self._counters.notice(Count.HTTP_LOGINS_REFUSED, about)
         return unauthorized(why)
 

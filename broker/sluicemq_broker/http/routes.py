@@ -47,8 +47,6 @@ _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
-#: Characters of a path in the log.
-_SHOWN: Final = 200
 _STATUS: Final[dict[type[SluiceError], str]] = {
     ForbiddenError: falcon.HTTP_403,
     BadQueueError: falcon.HTTP_404,
@@ -171,7 +169,7 @@ class Site:
         _parameters: dict[str, Any],
     ) -> None:
         """Count and log a fault of the broker, at most one line a second, with its traceback."""
-        self._counters.notice(Count.HTTP_FAILURES, f"{request.method} {request.path[:_SHOWN]} failed", error)
+        self._counters.notice(Count.HTTP_FAILURES, f"{request.method} {request.path[:200]} failed", error)
         response.status = falcon.HTTP_500
         response.media = {
             "code": UnavailableError.code, "message": "the broker failed on this; its log says why"

@@ -20,6 +20,8 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
+from sluicemq.protocol.durations import TEN_YEARS
+
 #: Seconds after which a run counts as missed; of several runs that are due, all but the last are missed.
 LATE: Final = 60.0
 #: Runs of one plan, at most: the next plan goes on from there.
@@ -71,7 +73,7 @@ class Timetable(NamedTuple):
         if bool(self.cron) == bool(self.every):
             raise ValueError("a schedule has either cron or every, and every is not 0")
         if self.every:
-            within = LEAST_EVERY <= self.every <= _TEN_YEARS
+            within = LEAST_EVERY <= self.every <= TEN_YEARS
             if not within or abs(self.every * 1000 - round(self.every * 1000)) >= _GRAIN:
                 raise ValueError(
                     f"every is {self.every:g}, expected seconds, {LEAST_EVERY:g} to ten years, "
@@ -166,7 +168,6 @@ class Timetable(NamedTuple):
 
 #: Seconds: times are kept in whole milliseconds.
 _GRAIN: Final = 0.0005
-_TEN_YEARS: Final = 10 * 366 * 86400.0
 
 
 class Plan(NamedTuple):

@@ -12,11 +12,10 @@ from typing import Any, Final
 import click
 
 from sluicemq.cli.output import Invocation, of_broker
-from sluicemq.cli.principal_store import chosen_uri
+from sluicemq.cli.principal_store import URI, chosen_uri
 from sluicemq.installed import BACKUP
 from sluicemq.protocol.errors import SluiceError
 
-_URI: Final = "SLUICEMQ_MONGODB_URI"
 _FAILED: Final = 1
 
 
@@ -26,7 +25,7 @@ def _place(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--config", metavar="FILE", help="The broker's configuration: its MongoDB, and its databases."
     )
-    @click.option("--mongodb-uri", "uri", metavar="URI", help=f"The MongoDB, instead of the one that it names.  [{_URI}]")  # noqa: E501 # fmt: skip
+    @click.option("--mongodb-uri", "uri", metavar="URI", help=f"The MongoDB, instead of the one that it names.  [{URI}]")  # noqa: E501 # fmt: skip
     @click.option("--mongodb-uri-file", "uri_file", metavar="FILE", help="A file with that URI.")
     @click.option(
         "--data-dir", "folder", metavar="FOLDER", help="The folder of an embedded MongoDB, instead."

@@ -15,7 +15,7 @@ from sluicemq.installed import USERS
 from sluicemq.protocol import environment
 from sluicemq.protocol.secret_files import read_secret
 
-_URI: Final = "SLUICEMQ_MONGODB_URI"
+URI: Final = "SLUICEMQ_MONGODB_URI"
 _FLAG: Final = "--mongodb-uri"
 _HIDDEN: Final = "***"
 
@@ -25,7 +25,7 @@ _uri = click.option(
     is_flag=False,
     flag_value=_HIDDEN,
     metavar="[URI]",
-    help=f"Without a broker: the MongoDB where the principals are.  [{_URI}]",
+    help=f"Without a broker: the MongoDB where the principals are.  [{URI}]",
 )
 _uri_file = click.option("--mongodb-uri-file", "uri_file", metavar="FILE", help="A file with that URI.")
 _database = click.option("--database", metavar="NAME", default="sluicemq", show_default=True, help="Its database there.")  # noqa: E501 # fmt: skip
@@ -74,12 +74,12 @@ def chosen_uri(uri: str | None, file: str | None) -> str | None:
 def _out_of_sight(uri: str) -> str:
     """Run this command again without the URI, as all users can read its arguments; return the URI then."""
     if uri == _HIDDEN:
-        if not (given := environment.given(_URI)):
-            raise click.UsageError(f"{_FLAG} needs a URI, there or in {_URI}")
+        if not (given := environment.given(URI)):
+            raise click.UsageError(f"{_FLAG} needs a URI, there or in {URI}")
         return given
     words = [_hidden(word, uri) for word in sys.orig_argv]
     if words != sys.orig_argv:
-        os.environ[_URI] = uri
+        os.environ[URI] = uri
         sys.stdout.flush()
         os.execv(sys.executable, words)  # noqa: S606 - this command again, before it has done anything
     return uri
