@@ -26,43 +26,38 @@ POLICY: Final = (
 )
 
 
-class _File(NamedTuple):
+class DashboardFile(NamedTuple):
+    """One file of the dashboard."""
+
     content: bytes
     kind: str
     tag: str
+
+    def serve(self, request: falcon.Request, response: falcon.Response) -> None:
+        """Answer with the file, or with 304 if the browser has it."""
+        response.set_header("ETag", f'"{self.tag}"')
+        response.set_header("Cache-Control", "no-cache")
+        response.set_header("Content-Security-Policy", POLICY)
+        if self.tag in (request.get_header("If-None-Match") or ""):
+            response.status = falcon.HTTP_304
+            return
+        response.content_type = self.kind
+        response.data = self.content
 
 
 def add_paths(site: Site) -> None:
     """Add a path for each file."""
     for name, file in _files().items():
         path = "/" if name == "index.html" else f"/dashboard/{name}"
-        site.serve(path, "dashboard.get", "The dashboard", None, DashboardFile(file).serve, media=file.kind)
+        site.serve(path, "dashboard.get", "The dashboard", None, file.serve, media=file.kind)
 
 
-class DashboardFile:
-    """One file of the dashboard."""
-
-    def __init__(self, file: _File) -> None:
-        self._file = file
-
-    def serve(self, request: falcon.Request, response: falcon.Response) -> None:
-        """Answer with the file, or with 304 if the browser has it."""
-        response.set_header("ETag", f'"{self._file.tag}"')
-        response.set_header("Cache-Control", "no-cache")
-        response.set_header("Content-Security-Policy", POLICY)
-        if self._file.tag in (request.get_header("If-None-Match") or ""):
-            response.status = falcon.HTTP_304
-            return
-        response.content_type = self._file.kind
-        response.data = self._file.content
-
-
-def _files() -> dict[str, _File]:
+def _files() -> dict[str, DashboardFile]:
     folder = resources.files(__package__).joinpath("static")
-    found: dict[str, _File] = {}
+    found: dict[str, DashboardFile] = {}
     for path in folder.iterdir():
         kind = _TYPES.get(path.name.rpartition(".")[2])
         if kind:
             content = path.read_bytes()
-            found[path.name] = _File(content, kind, hashlib.sha256(content).hexdigest()[:16])
+            found[path.name] = DashboardFile(content, kind, hashlib.sha256(content).hexdigest()[:16])
     return found
