@@ -12,7 +12,7 @@ import pytest
 from sluicemq import Client, Job, Producer, Reject, Worker
 from sluicemq.failures import failure_of
 from sluicemq.protocol.readable import MOST_TRACEBACK, cut_in_middle
-from sluicemq_broker.admin.errors import errors_row
+from sluicemq_broker.admin.dead_letters import errors_row
 from sluicemq_broker.job import TRACEBACKS_KEPT, Failure
 from sluicemq_broker.store import LatestError, type_of
 from support.broker_process import BrokerProcess

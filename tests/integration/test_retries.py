@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sluicemq import Client, FanOut, Forward, Job, NotFoundError, Producer, Retry, Worker
-from sluicemq_broker.queue.ends import Ends
+from sluicemq_broker.queue.endings import Ends
 from support.broker_process import BrokerProcess
 from support.broker_under_test import BrokerUnderTest, serving
 from support.http_reader import Web

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFramesError
-from sluicemq.protocol.rows import CountRow, ErrorsRow, JobPage, ReasonRow, ReasonsRow
+from sluicemq.protocol.rows import CountRow, DeadErrorRow, ErrorsRow, JobPage, ReasonRow, ReasonsRow
 from sluicemq.protocol.rules import KIND, kept, number, whole
-from sluicemq_broker.admin.errors import errors_row
 from sluicemq_broker.admin.jobs import job_page, listing, place_of
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import State
 from sluicemq_broker.queues import Census, Discard, Queues, Redrive, Task, Tasks
 from sluicemq_broker.runtime import read_options
-from sluicemq_broker.store import SAMPLE, DeadLetters, LatestError, latest_errors
+from sluicemq_broker.store import SAMPLE, DeadLetters, LatestError, latest_errors, type_of
+from sluicemq_devices.hub import in_pieces
 
 #: Jobs in one page of a list.
 MOST_LISTED: Final = 200
@@ -130,3 +131,50 @@ _OF_PAGE: Final = {
 
 def _chosen(which: dict[str, Any]) -> dict[str, Any]:
     return read_options(which, CHOICE, "a choice of dead letters")
+
+
+#: Errors in one answer; queues, kinds and workers that one names.
+_MOST_ERRORS: Final = 50
+_MOST_NAMES: Final = 10
+
+
+def errors_row(found: Sequence[LatestError], most: int, counted: Mapping[str, int | None]) -> ErrorsRow:
+    """Group errors, the latest first, of up to ``most`` dead letters of each queue.
+
+    ``counted``: about how many each queue has; it is known where fewer than ``most`` were found.
+    """
+    looked = Counter(letter.queue for letter in found)
+    counted = {**counted, **{queue: number for queue, number in looked.items() if number < most}}
+    weights = {queue: max(1.0, (counted.get(queue) or 0) / number) for queue, number in looked.items()}
+    groups: dict[tuple[str, str], list[LatestError]] = defaultdict(list)
+    for letter in in_pieces(found):
+        groups[letter.type or type_of(letter.reason), letter.place].append(letter)
+    rows = [_row(*about, these, weights) for about, these in groups.items()]
+    rows.sort(key=lambda row: (-row.count, row.type, row.place))
+    total = sum(max(counted.get(queue) or 0, number) for queue, number in looked.items())
+    unseen = sum(number or 0 for queue, number in counted.items() if queue not in looked)
+    return ErrorsRow(errors=tuple(rows[:_MOST_ERRORS]), looked=len(found), dead=total + unseen)
+
+
+def _row(kind: str, place: str, these: Sequence[LatestError], weights: Mapping[str, float]) -> DeadErrorRow:
+    latest = these[0]
+    return DeadErrorRow(
+        type=kind,
+        place=place,
+        count=round(sum(weights[letter.queue] for letter in these)),
+        exact=all(weights[letter.queue] == 1.0 for letter in these),
+        reason=latest.reason,
+        queue=latest.queue,
+        job=latest.job,
+        first_at=these[-1].at,
+        last_at=latest.at,
+        queues=_most(letter.queue for letter in these),
+        kinds=_most(letter.kind for letter in these),
+        workers=_most(letter.worker for letter in these),
+        hosts=_most(letter.host for letter in these),
+    )
+
+
+def _most(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the most frequent of these names."""
+    return tuple(name for name, _ in Counter(filter(None, names)).most_common(_MOST_NAMES))

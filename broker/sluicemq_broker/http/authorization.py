@@ -15,8 +15,7 @@ import falcon
 from sluicemq.protocol.permissions import Action
 from sluicemq_broker.http.callers import Callers, unauthorized
 from sluicemq_broker.http.host_names import HostNames
-from sluicemq_broker.http.requests import read_body
-from sluicemq_broker.http.route import Method, Route
+from sluicemq_broker.http.route import Method, Route, read_body
 from sluicemq_broker.queues import Task
 from sluicemq_broker.security import Audit, Caller, Door, Needs
 

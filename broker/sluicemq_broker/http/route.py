@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from sluicemq.protocol.errors import BadFramesError
+from sluicemq_broker.runtime import read_json
 from sluicemq_broker.security import Caller, Needs
 
 BASE: Final = "/api/v1"
@@ -113,3 +114,15 @@ def read(kind: type[S], given: Mapping[str, Any], *, strict: bool = True) -> S:
         what, _, where = str(error).partition(" - at `$.")
         name = f"{where.rstrip('`')}: " if where else ""
         raise BadFramesError(f"{name}{what[:1].lower()}{what[1:]}") from None
+
+
+def read_body(request: falcon.Request) -> dict[str, Any]:
+    """Read the body of a request; raises BadFrames."""
+    content = request.bounded_stream.read()
+    try:
+        body = read_json(content) if content else {}
+    except ValueError as error:
+        raise BadFramesError(f"a request that changes something needs a JSON object: {error}") from error
+    if not isinstance(body, dict):
+        raise BadFramesError("a request that changes something needs a JSON object")
+    return body

@@ -38,8 +38,7 @@ from sluicemq_broker.http.inputs import (
     WorkerBody,
 )
 from sluicemq_broker.http.queue_table import OF_QUEUES
-from sluicemq_broker.http.requests import read_body
-from sluicemq_broker.http.route import BASE, PLAIN_TEXT, Call, Method, Route
+from sluicemq_broker.http.route import BASE, PLAIN_TEXT, Call, Method, Route, read_body
 from sluicemq_broker.http.sources import Sources
 from sluicemq_broker.security import NOTHING, Caller, Effect, Need, Needs, visible
 
