@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
+from inspect import isclass, isfunction, signature
 from typing import Any
 
 import msgpack
@@ -15,20 +17,27 @@ from pymongo import MongoClient
 from integration.explained_plans import Explainer
 from integration.store_verbs import ME, OTHER, claim, rolled_back
 from sluicemq.protocol.errors import LeaseLostError, NotFoundError, UncertainError
+from sluicemq_broker import store as store_room
 from sluicemq_broker.job import Job, Reservation
 from sluicemq_broker.store import (
     Child,
     Documents,
     FanOutEntry,
+    ForwardEntry,
     Inspector,
     JobPage,
     Listing,
     Progressed,
     QueueDefaults,
     QueueStore,
+    collection,
+    end_children,
     fan_out,
+    forward,
+    statements_of_end,
 )
 from sluicemq_broker.store.jobs.packs import LEAST, MOST, form_packs
+from sluicemq_broker.store.jobs.transactions import Move
 from support.jobs import NOW, ChangesAtOnce, a_job, everything, finished, ids
 from support.waiting import TIMEOUT, wait_until
 
@@ -196,44 +205,131 @@ def test_a_commit_under_a_reservation_that_has_ended_changes_nothing(packs: Queu
     assert stored_as(packs) == [100]
 
 
-def _fan_out(store: QueueStore, job: Job) -> object:
+def _fan_out(queues: _Queues, job: Job) -> object:
     child = a_job(f"{job.id}.1")
-    return fan_out(store, [FanOutEntry(job, (Child(store, child, inherits=False),), b"", None)], NOW)
+    return fan_out(
+        queues.mail, [FanOutEntry(job, (Child(queues.mail, child, inherits=False),), b"", None)], NOW
+    )
 
 
-#: Every verb that is about one job alone, and the fields by which its job has changed then.
-ALONE: dict[str, tuple[Callable[[QueueStore, Job], object], dict[str, Any]]] = {
-    "roll back": (
-        lambda store, job: store.roll_back([rolled_back(job)], NOW),
+def _forward(queues: _Queues, job: Job) -> object:
+    on = ForwardEntry(job, queues.next, a_job(job.id), frozenset({"payload"}), "worker", NOW, None)
+    return forward(queues.mail, [on], NOW)
+
+
+class _Queues:
+    """The queue with packs, another one, and orders about jobs."""
+
+    def __init__(self, mail: QueueStore, documents: Documents) -> None:
+        self.mail = mail
+        self.next = QueueStore(documents, collection("next"))
+        self.changes = ChangesAtOnce(documents)
+
+
+_Does = Callable[[_Queues, Job], object]
+
+#: Every verb that is about one job alone, and the fields by which its job has changed then; None: it is gone.
+ALONE: dict[str, tuple[_Does, dict[str, Any] | None]] = {
+    "QueueStore.roll_back": (
+        lambda queues, job: queues.mail.roll_back([rolled_back(job)], NOW),
         {"state": "ready", "attempts": 1},
     ),
-    "reject": (lambda store, job: store.roll_back([rolled_back(job, dead=True)], NOW), {"state": "dead"}),
-    "keep": (lambda store, job: store.complete([finished(job)], NOW), {"state": "done", "result": b"result"}),
-    "progress": (
-        lambda store, job: store.note_progress([Progressed(job, 1, 2, "", NOW)]),
-        {"state": "reserved"},
+    "QueueStore.complete": (
+        lambda queues, job: queues.mail.complete([finished(job)], NOW),
+        {"state": "done", "result": b"result"},
     ),
-    "fan out": (_fan_out, {"state": "waiting"}),
+    "QueueStore.note_progress": (
+        lambda queues, job: queues.mail.note_progress([Progressed(job, 1, 2, "", NOW)]),
+        {"state": "reserved", "progress.done": 1},
+    ),
+    "QueueStore.lift": (lambda queues, job: queues.mail.lift([job]), {"state": "reserved", "hold": 7}),
+    "QueueStore.release": (lambda queues, job: queues.mail.release([job]), {"state": "ready", "attempts": 0}),
+    "fan_out": (_fan_out, {"state": "waiting"}),
+    "forward": (_forward, None),
+    "end_children": (
+        lambda queues, job: end_children(queues.mail, [finished(job)], NOW, lambda _name: queues.mail),
+        None,
+    ),
+    "statements_of_end": (
+        lambda queues, job: statements_of_end(queues.mail, finished(job), 0, NOW, lambda _name: queues.mail),
+        {"state": "reserved", "hold": 7},
+    ),
+    "Removals.cancel": (lambda queues, job: queues.changes.cancel("mail", job.id, NOW, running=True), None),
+}
+#: Those that are about a job that waits.
+ALONE_READY: dict[str, tuple[_Does, dict[str, Any] | None]] = {
+    "Changes.change": (
+        lambda queues, job: queues.changes.change("mail", job.id, NOW, priority=9),
+        {"priority": 9},
+    ),
+    "Changes.promote": (lambda queues, job: queues.changes.promote("mail", job.id, NOW), {"state": "ready"}),
+}
+#: Verbs that name jobs and lift none, and why.
+NOT_LIFTED = {
+    "QueueStore.commit": "marks, or removes, the pack",
+    "QueueStore.free": "of the audit: a pack is given back whole",
+    "QueueStore.form_packs": "puts jobs into packs",
+    **dict.fromkeys(("QueueStore.insertion", "QueueStore.push", "QueueStore.insert_within"), "inserts jobs"),
+    **dict.fromkeys(("OutboxStore.carry", "RouteStore.route", "ScheduleStore.push"), "inserts jobs"),
+    **dict.fromkeys(("QueueStore.is_pushed_by", "Inspector.show", "Inspector.weigh"), "reads the pack"),
+    **dict.fromkeys(("FairOrder.as_claimed", "StagedByPriority.add"), "in memory"),
+    **dict.fromkeys(
+        ("QueueStore.result", "QueueStore.undo_pop", "confirm_ends"), "of done jobs: they lie alone"
+    ),
+    "Removals.remove_ended": "of jobs that have ended: they lie alone",
+    "Removals.children_of": "of jobs with children: they lie alone",
 }
 
 
-@pytest.mark.parametrize("verb", ALONE)
-def test_a_verb_about_one_job_lifts_it_out_and_leaves_the_others(packs: QueueStore, verb: str) -> None:
+def verbs_that_name_jobs() -> set[str]:
+    """Return public functions and methods of the store that are given jobs, verdicts, or the id of one."""
+    things = {name: thing for name, thing in vars(store_room).items() if not name.startswith("_")}
+    verdicts = [name for name, thing in things.items() if "job" in getattr(thing, "__annotations__", {})]
+    named = re.compile(rf"\b({'|'.join(['Job', *verdicts])})\b")
+
+    def names_jobs(function: Callable[..., Any]) -> bool:
+        given = signature(function).parameters.items()
+        return any(name == "job_id" or named.search(str(given.annotation)) for name, given in given)
+
+    methods = {
+        f"{name}.{method}": function
+        for name, thing in things.items()
+        if isclass(thing) and name not in verdicts
+        for method, function in vars(thing).items()
+        if not method.startswith("_") and isfunction(function)
+    }
+    functions = {name: thing for name, thing in things.items() if isfunction(thing)}
+    return {name for name, function in {**methods, **functions}.items() if names_jobs(function)}
+
+
+def test_each_verb_that_names_jobs_lifts_them_or_knows_packs() -> None:
+    """A new one: lift its jobs (``QueueStore.lift``), and name it in ``ALONE``."""
+    assert verbs_that_name_jobs() == {*ALONE, *ALONE_READY, *NOT_LIFTED}
+    assert [move for move in Move.__subclasses__() if "run" in vars(move)] == [], "it does not lift"
+
+
+@pytest.mark.parametrize("verb", [*ALONE, *ALONE_READY])
+def test_a_verb_about_one_job_lifts_it_out_and_leaves_the_others(
+    packs: QueueStore, documents: Documents, verb: str
+) -> None:
     # Given
-    jobs = pushed(packs, made(100, owner=ME))
-    packs.commit(jobs[:10])
-    does, fields = ALONE[verb]
+    does, fields = {**ALONE, **ALONE_READY}[verb]
+    jobs = pushed(packs, made(100, owner=ME if verb in ALONE else ""))
+    if verb in ALONE:
+        packs.commit(jobs[:10])
     # When
-    does(packs, jobs[70])
+    does(_Queues(packs, documents), jobs[70])
     # Then
     found = everything(packs)
-    assert found[jobs[70].id].items() >= {"payload": b"payload 70", **fields}.items() - (
-        {("payload", b"payload 70")} if verb == "keep" else set()
-    )
     [pack] = [document for document in found.values() if "left" in document]
-    assert pack["left"] == 89
-    assert packs.commit([job for job in jobs[10:] if job is not jobs[70]]) == {}
-    assert not [job_id for job_id in everything(packs).values() if "left" in job_id]
+    assert pack["left"] == (89 if verb in ALONE else 99)
+    assert (jobs[70].id in found) == (fields is not None)
+    if fields is not None:
+        assert packs.jobs.find_one({"_id": jobs[70].id, **fields}), found[jobs[70].id]
+        assert found[jobs[70].id].get("payload", b"") == (b"" if "complete" in verb else b"payload 70")
+    if verb in ALONE:
+        assert packs.commit([job for job in jobs[10:] if job is not jobs[70]]) == {}
+        assert not packs.jobs.find_one({"left": {"$gte": 1}})
 
 
 def test_of_packs_that_others_write_to_all_the_time_each_is_lifted_from_alone(packs: QueueStore) -> None:
