@@ -248,9 +248,12 @@ class Lane:
         self._run(scenario, f"trace:{file}", dies=False)
         return set(file.read_text().splitlines())
 
-    def kill(self, scenario: Scenario, point: str) -> None:
-        """Run a script at A, which dies at this point; AssertionError if anything is lost, doubled, stuck."""
-        self._run(scenario, f"{point}=die", dies=True)
+    def kill(self, scenario: Scenario, point: str, time: int = 1) -> None:
+        """Run a script at A, which dies at this point, when it meets it for this time.
+
+        AssertionError if anything is lost, doubled, stuck.
+        """
+        self._run(scenario, f"{point}=die@{time}", dies=True)
 
     def _run(self, scenario: Scenario, failpoints: str, *, dies: bool) -> None:
         text = ",".join(filter(None, (failpoints, scenario.waits)))

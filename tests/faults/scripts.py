@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -24,15 +26,18 @@ from sluicemq import (
     FanOut,
     Forward,
     LeaseLostError,
+    NotFoundError,
     Producer,
     Publisher,
     Reader,
     SluiceError,
     Subscription,
     UnavailableError,
+    UncertainError,
     Worker,
     outbox,
 )
+from sluicemq.claim import ClaimedJob
 from sluicemq_broker.job import Job
 from sluicemq_broker.store import FairOrder, QueueDefaults, QueueStore
 from sluicemq_broker.store.jobs.index_models import SLOTS
@@ -883,11 +888,10 @@ def in_transactions(hand: Hand) -> None:
                 job.commit()
 
 
-#: A broker is killed at a failpoint in the first script that meets it.
-def packing_before(hand: Hand) -> None:
-    """A pack of 40 jobs, and a later one."""
+def packing_before(hand: Hand, packs: int = 2) -> None:
+    """A pack of 40 jobs, and later ones."""
     store = QueueStore(hand.documents, "queue.packed", QueueDefaults(packs=True))
-    for first in (0, 100):
+    for first in range(0, 100 * packs, 100):
         jobs = [Job(f"{0:012x}{hand.run}0000{first + n:08x}", b"x") for n in range(40)]
         for job in jobs:
             job.accept(int(time.time() * 1e6) + int(job.id[-8:], 16), time.time())
@@ -912,6 +916,144 @@ def packing(hand: Hand) -> None:
     hand.client.queues.purge("packed").result()
 
 
+def bursting_before(hand: Hand) -> None:
+    packing_before(hand, packs=_BURSTS)
+
+
+def bursting(hand: Hand) -> None:
+    """Bursts come, and their jobs have verdicts of all kinds at one time, until the broker dies."""
+    chance = random.Random(hand.run)
+    pool = ThreadPoolExecutor(8)
+    try:
+        with Client(endpoint=hand.lane.b.doors["smq"]) as other:
+            for number in range(_BURSTS):
+                _burst(hand, other, number, chance, pool)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _burst(hand: Hand, other: Client, number: int, chance: random.Random, pool: ThreadPoolExecutor) -> None:
+    if number % 3 == 1:
+        _push_burst(hand)
+    claim = hand.client.jobs.reserve("packed", 40, wait=2.0)
+    jobs = sorted(claim.jobs, key=lambda job: job.id)
+    if number % 4 == 3:
+        _wait_alive(hand, [pool.submit(hand.commit, *jobs[:3])])
+        _wait_alive(hand, [pool.submit(claim.release)])
+        return
+    kinds = chance.choices([*_VERDICTS], [weight for weight, _ in _VERDICTS.values()], k=40)
+    under_way = [
+        pool.submit(_VERDICTS[kind][1], hand, other, job) for job, kind in zip(jobs, kinds, strict=False)
+    ]
+    waiting = hand.jobs("packed").find_one({"left": {"$gte": 2}, "state": "ready"}) or {"first": ""}
+    if ready := waiting["first"]:
+        under_way.append(pool.submit(_order, hand, ready, cancel=number % 2 == 0))
+    _wait_alive(hand, under_way)
+    _wait_alive(hand, [pool.submit(claim.release)])
+
+
+def _wait_alive(hand: Hand, under_way: Iterable[Future[Any]]) -> None:
+    """Wait for what is under way, as long as the broker lives."""
+    for one in under_way:
+        while not one.done():
+            wait([one], 0.2)
+            _check_alive(hand)
+        one.result()
+
+
+def _push_burst(hand: Hand) -> None:
+    receipts = list(hand.producer.push_many("packed", [b"burst"] * 64))
+    for receipt in receipts:
+        hand.book.perhaps(receipt.id, "worked packed", ENDED)
+    for receipt in receipts:
+        hand.heard(receipt)
+        hand.book.surely(receipt.id, "worked packed")
+
+
+def _order(hand: Hand, job: str, *, cancel: bool) -> None:
+    """An order about the first job of a pack that lies ready; that job may have ended long ago."""
+    if hand.book.fates.get(job) != {"worked packed"}:
+        return
+    with suppress(NotFoundError):
+        if cancel:
+            with hand.fate([job], ENDED):
+                hand.client.jobs.cancel("packed", job)
+        else:
+            hand.client.jobs.change("packed", job, priority=7)
+
+
+def _commit(hand: Hand, _other: Client, job: ClaimedJob) -> None:
+    with suppress(UncertainError):  # gone, perhaps beside a cancelled one
+        hand.commit(job)
+
+
+def _reject(hand: Hand, _other: Client, job: ClaimedJob) -> None:
+    with hand.fate([job.id], "dead packed"):
+        job.reject("never")
+
+
+def _retry(hand: Hand, _other: Client, job: ClaimedJob) -> None:
+    hand.book.rolled_back.add(job.id)
+    job.retry("not now")
+
+
+def _forward(hand: Hand, _other: Client, job: ClaimedJob) -> None:
+    with hand.fate([job.id], "worked next"):
+        job.forward("next")
+
+
+def _progress(hand: Hand, other: Client, job: ClaimedJob) -> None:
+    job.progress(1, 2, "half")
+    job.extend(60)  # meanwhile it is lifted
+    _commit(hand, other, job)
+
+
+def _cancel(hand: Hand, other: Client, job: ClaimedJob) -> None:
+    """An operator at the other broker, and the worker, end a job at the same time."""
+    hand.book.perhaps(job.id, ENDED)
+    cancelled: list[str] = []
+    cancelling = threading.Thread(target=_cancel_at, args=(other, job.id, cancelled))
+    cancelling.start()
+    try:
+        job.commit()
+        cancelled.append(job.id)
+    except UncertainError:  # gone, and so cancelled
+        cancelled.append(job.id)
+    except LeaseLostError:
+        if hand.broker.dead:
+            raise
+    finally:
+        cancelling.join(60)
+        if cancelled:
+            hand.book.surely(job.id, ENDED)
+
+
+def _cancel_at(other: Client, job: str, cancelled: list[str]) -> None:
+    with suppress(SluiceError):
+        other.jobs.cancel("packed", job, running=True)
+        cancelled.append(job)
+
+
+def _requeue(_hand: Hand, _other: Client, job: ClaimedJob) -> None:
+    job.requeue()
+
+
+#: Verdicts, and how many in a hundred jobs have each.
+_VERDICTS: Final[Mapping[str, tuple[int, Callable[[Hand, Client, ClaimedJob], None]]]] = {
+    "commit": (50, _commit),
+    "progress": (15, _progress),
+    "reject": (10, _reject),
+    "retry": (8, _retry),
+    "forward": (5, _forward),
+    "cancel": (10, _cancel),
+    "requeue": (2, _requeue),
+}
+_BURSTS: Final = 12
+#: Each lift is answered late, so that commits come in between.
+_SLOW_LIFTS: Final = ",".join(f"lifts.commit.after=wait:0.1@{time}" for time in range(1, 100))
+
+
+#: A broker is killed at a failpoint in the first script that meets it.
 SCENARIOS: Final[Mapping[str, Scenario]] = {
     "starting": Scenario(starting),
     "pushing": Scenario(pushing),
@@ -931,6 +1073,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "redriving": Scenario(redriving),
     "deleting_children": Scenario(deleting_children, alone=True),
     "packing": Scenario(packing, packing_before),
+    "bursting": Scenario(bursting, bursting_before, waits=_SLOW_LIFTS),
     "pausing": Scenario(pausing),
     "auditing": Scenario(auditing),
     "scheduling": Scenario(scheduling, alone=True),

@@ -5,6 +5,7 @@ at which none has died by a script before it. Nothing may be lost, done twice or
 :mod:`faults.killed_at`.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -40,10 +41,8 @@ WITHOUT: Final = {
     "indexes.mend": "makes again what somebody has removed, as queues.index made it",
     "limits.begin_again": "counters damaged by hand go: tests/integration/test_damaged_documents.py",
     "missing_children*": "reads in a transaction, and writes nothing",
-    "packs.mark": "of two commits at once, after a removal that found the pack fuller; as packs.commit",
-    "packs.end_lifted": "of a job that was lifted without an answer, as packs.commit",
-    "packs.release": "one update, as jobs.release; it needs a staged pack of which nothing is at a worker",
-    "packs.remove": "a pack without jobs stays until the audit, or a claim, finds it",
+    "packs.end_lifted": "where a lift comes between: the two hundred kills meet it",
+    "packs.mark": "where a lift comes between: the two hundred kills meet it",
     "queues.*_beside": "a place or a limit of a removed queue stays, or the next round goes on; no job",
     "queues.*_empty": "where a broker does not hear of a removal: an empty queue, which left_over removes",
     "restores.*": "no broker may be there: tests/faults/test_backup_killed.py kills around them",
@@ -56,8 +55,8 @@ class Lanes:
     """Several databases of one MongoDB, each with its broker B; made when they are needed."""
 
     def __init__(self, uri: str, folder: Path) -> None:
-        self.killed: set[str] = set()
-        """Points at which brokers have died."""
+        self.killed: Counter[str] = Counter()
+        """Points at which brokers have died, and how many."""
         self.missed: set[str] = set()
         """Points at which none has died, though its script has met them once: another broker was faster."""
         self._uri = uri
@@ -76,14 +75,14 @@ class Lanes:
             self._met[script] = {point for point in file.read_text().split() if not is_without(point)}
         return self._met[script]
 
-    def kill(self, script: str, point: str) -> str:
+    def kill(self, script: str, point: str, time: int = 1) -> str:
         """Kill a broker there; return what is wrong then, or nothing."""
         try:
-            wrong = self._run(lambda lane: lane.kill(SCENARIOS[script], point))
+            wrong = self._run(lambda lane: lane.kill(SCENARIOS[script], point, time))
         except NotMet:
             self.missed.add(point)
             return ""
-        self.killed.add(point)
+        self.killed[point] += 1
         return wrong and f"{point}: {wrong}"
 
     def close(self) -> None:
@@ -132,7 +131,8 @@ def lanes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lanes]:
             yield lanes
         finally:
             lanes.close()
-        assert lanes.missed <= lanes.killed, f"at these none has died: {lanes.missed - lanes.killed}"
+        alive = lanes.missed - lanes.killed.keys()
+        assert not alive, f"at these none has died: {alive}"
 
 
 def test_a_broker_killed_before_the_commit_of_a_forward_leaves_the_job_in_one_queue(lanes: Lanes) -> None:
@@ -145,9 +145,28 @@ def test_a_broker_killed_before_the_commit_of_a_forward_leaves_the_job_in_one_qu
 def test_a_broker_killed_around_a_statement_loses_and_doubles_nothing(lanes: Lanes, script: str) -> None:
     points = {f"{name}.{moment}" for name in lanes.met(script) for moment in ("before", "after")}
     with ThreadPoolExecutor(LANES) as pool:
-        kills = pool.map(lambda point: lanes.kill(script, point), sorted(points - lanes.killed))
+        kills = pool.map(lambda point: lanes.kill(script, point), sorted(points - lanes.killed.keys()))
         wrong = [kill for kill in kills if kill]
     assert not wrong, "\n\n".join(wrong)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3600)
+def test_two_hundred_brokers_killed_while_they_lift_from_packs_leave_nothing_lost_or_doubled(
+    lanes: Lanes,
+) -> None:
+    names = {name for name in comments().values() if name.startswith("packs.")} - {"packs.purge"}
+    points = [
+        f"{name}.{moment}" for name in ("lifts.commit", *sorted(names)) for moment in ("before", "after")
+    ]
+    before = sum(lanes.killed.values())
+    with ThreadPoolExecutor(LANES) as pool:
+        # Some are met more often than others.
+        kills = pool.map(lambda at: lanes.kill("bursting", points[at % len(points)], 1 + at % 3), range(230))
+        wrong = [kill for kill in kills if kill]
+    assert not wrong, "\n\n".join(wrong)
+    assert sum(lanes.killed.values()) - before >= 200
+    assert {point for point in points if not lanes.killed[point]} == set()
 
 
 @pytest.mark.full
