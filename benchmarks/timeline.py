@@ -152,7 +152,9 @@ def _run(folder: Path, jobs: int) -> dict[str, Notes]:
 
 
 def _start(ending: ExitStack, folder: Path, role: str, *arguments: str) -> subprocess.Popen[str]:
-    roots = os.pathsep.join(str(Path(__file__).parents[1] / root) for root in (".", "clients"))
+    roots = os.pathsep.join(
+        str(Path(__file__).parents[1] / root) for root in ("broker", "devices", "clients")
+    )
     environment = {**os.environ, "PYTHONPATH": roots, "TIMELINE": str(folder / role)}
     quiet = subprocess.DEVNULL if role == "serve" else None
     command = [sys.executable, __file__, role, *arguments]
