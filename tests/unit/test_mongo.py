@@ -1,10 +1,13 @@
 """The driver's errors in our words, and whether MongoDB answers."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
+import gevent
 import pytest
 from bson.errors import InvalidDocument
+from gevent.thread import LockType
 from pymongo import ReadPreference
 from pymongo.errors import (
     AutoReconnect,
@@ -279,3 +282,18 @@ def test_a_stand_alone_server_has_nothing_to_confirm() -> None:
 
     server.confirm(refuse)
     assert server.state.reachable
+
+
+def test_a_connection_is_given_back_without_a_turn_of_others() -> None:
+    """The driver notifies conditions then, over gevent's locks."""
+    # Given
+    turns: list[str] = []
+    condition = threading.Condition(LockType())
+    gevent.spawn(turns.append, "another greenlet's")
+    # When
+    with condition:
+        condition.notify()
+    # Then
+    assert turns == []
+    with pytest.raises(RuntimeError):
+        condition.notify()

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pymongo
 from bson.codec_options import DatetimeConversion
+from gevent.thread import LockType
 from pymongo import errors as mongo_errors
 from pymongo.database import Database
 from pymongo.monitoring import (
@@ -28,6 +29,10 @@ from sluicemq_broker.store.errors import UnsafeStore, brief, translated
 from sluicemq_broker.store.logins import LoginWatch
 
 log = logging.getLogger("broker.mongo")
+
+# A condition asks for it at each notice, of which the driver makes two when it gives a connection back. With
+# gevent's locks it would try to acquire one that is taken, and so let all others run before it goes on.
+setattr(LockType, "_is_owned", LockType.locked)  # noqa: B010 - a name that threading looks for
 
 
 Documents = Database[dict[str, Any]]
