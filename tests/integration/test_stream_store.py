@@ -7,7 +7,7 @@ import pytest
 from pymongo.collection import Collection
 from pymongo.database import Database
 
-from sluicemq_broker.store import Appended, Segment, StreamStore, Tail, connect, stream_names
+from sluicemq_broker.store import Appended, Segment, StreamStore, Tail, stream_names
 from support.jobs import NOW
 
 
@@ -49,16 +49,6 @@ class TestAppend:
 
     def test_an_empty_stream_begins_with_1(self, log: StreamStore) -> None:
         assert log.tail() == Tail(1, 0.0, 0)
-
-    def test_who_asks_hears_that_it_is_durable_before_the_driver_returns(
-        self, documents: Database[dict[str, Any]], log: StreamStore, mongo_uri: str
-    ) -> None:
-        heard: list[str] = []
-        with connect(mongo_uri, lambda command, _seconds: heard.append(command)) as client:
-            ours = StreamStore(client[documents.name], "prices")
-            assert ours.append(segment(1), lambda: heard.append("stored")) is Appended.STORED
-            assert ours.append(segment(1, mark="b"), lambda: heard.append("stored")) is Appended.TAKEN
-        assert [step for step in heard if step in ("insert", "stored")] == ["stored", "insert", "insert"]
 
     def test_of_two_writers_with_one_tail_one_is_told_that_it_is_taken(self, log: StreamStore) -> None:
         outcomes = [log.append(segment(1, 2, "a")), log.append(segment(1, 3, "b"))]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, Self
@@ -18,6 +18,7 @@ from pymongo.errors import (
     ServerSelectionTimeoutError,
 )
 
+from sluicemq_broker.store.short_way import send_write
 from support.virtual_time import VirtualTime
 
 WRITES = (
@@ -223,18 +224,44 @@ class _Reply:
 
 
 class FaultyClient:
-    """A client whose transactions may fail; the sessions of numbered inserts are the driver's own."""
+    """A client whose transactions may fail, and commands on its connections."""
 
     def __init__(self, real: Any, line: Line) -> None:
         self.real = real
         self._line = line
 
-    def start_session(self, **options: Any) -> Any:
-        session = self.real.start_session(**options)
-        return session if options else FaultySession(session, self._line)
+    def start_session(self) -> FaultySession:
+        return FaultySession(self.real.start_session(), self._line)
+
+    @contextmanager
+    def _conn_for_writes(self, _session: None, _command: str) -> Iterator[FaultyConnection]:
+        yield FaultyConnection(self.real, self._line)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
+
+
+class FaultyConnection:
+    """A connection of such a client, for one command."""
+
+    _METHODS: Final = {"insert": "insert", "update": "update_many", "delete": "delete_many"}
+
+    def __init__(self, real: Any, line: Line) -> None:
+        self._client = real
+        self._line = line
+
+    def command(self, database: str, command: dict[str, Any]) -> Any:
+        method = self._METHODS[next(iter(command))]
+        return self._line.call(method, lambda: self._send(database, dict(command)))
+
+    def _send(self, database: str, command: dict[str, Any]) -> Any:
+        answer = send_write(self._client[database], command)
+        if "insert" in command:
+            rows = answer.get("writeErrors", ())
+            absent = {row["index"] for row in rows} | {*answer.get("retriedStmtIds", ())}
+            stored = [document for at, document in enumerate(command["documents"]) if at not in absent]
+            self._line.inserted(command["insert"], stored)
+        return answer
 
 
 class FaultySession:
@@ -265,20 +292,15 @@ class FaultyDatabase:
     def client(self) -> FaultyClient:
         return self._line.client(self.real.client)
 
+    @property
+    def name(self) -> str:
+        return str(self.real.name)
+
     def with_options(self, **options: Any) -> FaultyDatabase:
         return FaultyDatabase(self.real.with_options(**options), self._line)
 
     def command(self, command: dict[str, Any], **options: Any) -> Any:
-        if "insert" not in command:
-            return self._line.call("update_many", lambda: self.real.command(command, **options))
-        return self._line.call("insert", lambda: self._insert(dict(command), options))
-
-    def _insert(self, command: dict[str, Any], options: dict[str, Any]) -> Any:
-        answer = self.real.command(command, **options)
-        absent = {row["index"] for row in answer.get("writeErrors", ())} | {*answer.get("retriedStmtIds", ())}
-        stored = [document for at, document in enumerate(command["documents"]) if at not in absent]
-        self._line.inserted(command["insert"], stored)
-        return answer
+        return self._line.call("update_many", lambda: self.real.command(command, **options))
 
     def list_collection_names(self, **options: Any) -> Any:
         return self.real.list_collection_names(**options)

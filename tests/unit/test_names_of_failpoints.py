@@ -18,6 +18,8 @@ WRITES: Final = re.compile(
     r"(insert|update|delete)_(one|many)|replace_one|bulk_write|find_one_and_\w+|rename|drop|drop_(index|indexes|collection)"
     r"|create_(index|indexes|collection)|command|with_transaction"
 )
+#: Functions of the store that send what the driver has no method for.
+SENDS: Final = {"send_write", "delete_all"}
 #: Commands that change nothing.
 READS: Final = {
     *("find", "hello", "ping", "getParameter"),
@@ -77,4 +79,6 @@ def writes(call: ast.Call) -> bool:
     command = next(iter(first.keys), None) if isinstance(first, ast.Dict) else first
     if isinstance(command, ast.Constant) and command.value in READS:
         return False
+    if isinstance(call.func, ast.Name):
+        return call.func.id in SENDS
     return isinstance(call.func, ast.Attribute) and bool(WRITES.fullmatch(call.func.attr))

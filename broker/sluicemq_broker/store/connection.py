@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import warnings
-from collections.abc import Callable, Mapping
-from contextvars import ContextVar
+from collections.abc import Callable
 from typing import Any, Final
 
 import pymongo
@@ -173,11 +172,6 @@ def _harmless(uri: MongoUri, error: Exception) -> str:
     return brief(error) if text and known else f"the driver says {type(error).__name__}"
 
 
-#: Called with the answer to each statement of the greenlet that has set it, before the driver gives
-#: connection and session back, which takes a tenth of a statement. Must neither raise nor send anything.
-on_answer: ContextVar[Callable[[Mapping[str, Any]], None] | None] = ContextVar("on_answer", default=None)
-
-
 class _Answers(CommandListener):
     """Reports how long the answer to each command took, also to one that failed."""
 
@@ -189,8 +183,6 @@ class _Answers(CommandListener):
 
     def succeeded(self, event: CommandSucceededEvent) -> None:
         """Report an answer."""
-        if on_reply := on_answer.get():
-            on_reply(event.reply)
         self._answered(event.command_name, event.duration_micros / 1e6)
 
     def failed(self, event: CommandFailedEvent) -> None:

@@ -7,40 +7,24 @@ no number, since its place tells whether it is there; nor does an event.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from sluicemq_broker.store.connection import Documents, on_answer
+from sluicemq_broker.store.connection import Documents
 from sluicemq_broker.store.errors import Refused, translated
+from sluicemq_broker.store.short_way import send_write
 from sluicemq_broker.store.write_results import outcome
 
 
-def insert(
-    database: Documents,
-    collection: str,
-    document: Mapping[str, Any],
-    w: int | str,
-    stored: Callable[[], None] | None = None,
-) -> bool:
+def insert(database: Documents, collection: str, document: Mapping[str, Any], w: int | str) -> bool:
     """Store a document; False: its ``_id`` is there. ``w``: how many nodes the write waits for.
 
-    ``stored`` is called as soon as MongoDB has confirmed it, a moment before this returns, or not at all. It
-    must not raise or wait. Crash or lost reply: it is stored or not, once. Raises as every statement does.
+    Crash or lost reply: it is stored or not, once. Raises as every statement does.
     """
-
-    def confirm(answer: Mapping[str, Any]) -> None:
-        if stored and not ("writeErrors" in answer or "writeConcernError" in answer):
-            stored()
-
     command = {"insert": collection, "documents": [document], "writeConcern": {"w": w}}
-    listening = on_answer.set(confirm)
-    try:
-        with translated():
-            # failpoint *
-            answer = database.command(command)
-    finally:
-        on_answer.reset(listening)
-    pushed = outcome(answer)
+    with translated():
+        # failpoint *
+        pushed = outcome(send_write(database, command))
     for error in pushed.refused.values():
         raise Refused(str(error))
     return not pushed.existing

@@ -29,18 +29,6 @@ class _Answer(NamedTuple):
     outcome: StoredNumbers | SluiceError
 
 
-class _Once:
-    """Calls something once; its errors are logged."""
-
-    def __init__(self, call: Callable[[], None]) -> None:
-        self._call: Callable[[], None] | None = call
-
-    def __call__(self) -> None:
-        call, self._call = self._call, None
-        if call:
-            shielded(call)
-
-
 class Writer:
     """Stores batches in order; ``stored(segment)`` is called when one is durable, before ``done`` of batches.
 
@@ -110,17 +98,15 @@ class Writer:
         if segment is None:
             self._answer(answers)
             return []
-        on_stored = _Once(partial(self._stored, segment))
-        append = partial(self._store.append, segment, partial(self._call_early, on_stored))
         sent = self._context.passed()
         self.place = segment.first
         try:
-            outcome = self._context.retry.run(append)
+            outcome = self._context.retry.run(partial(self._store.append, segment))
         finally:
             self.place = 0
         if outcome is Appended.STORED and self._still_there(segment):
             self._tail, self._known_at = Tail(segment.next, segment.at, segment.total), sent
-            on_stored()
+            shielded(self._stored, segment)
             self._answer(answers)
             return []
         self._read_newer()
@@ -162,20 +148,10 @@ class Writer:
             for batch in self._waiting.get(message_id, ()):
                 batch.numbers[message_id] = segment.first + place
 
-    def _call_early(self, on_stored: Callable[[], None]) -> None:
-        """Give readers a segment as soon as MongoDB's answer is there, before the driver has read it all."""
-        if self._is_sure:
-            on_stored()
-
-    @property
-    def _is_sure(self) -> bool:
-        """True if the tail was read so lately that retention can't have passed it."""
-        return self._context.passed() - self._known_at <= self._context.guard
-
     def _still_there(self, segment: Segment) -> bool:
         """False if retention had passed its place before it was stored: no reader will find it."""
-        if self._is_sure:
-            return True
+        if self._context.passed() - self._known_at <= self._context.guard:
+            return True  # the tail was read so lately that retention can't have passed it
         head = self._context.retry.run(self._store.head)
         return segment.first >= head.removed
 

@@ -17,17 +17,19 @@ from __future__ import annotations
 
 import itertools
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from bson.binary import Binary
 from bson.int64 import Int64
-from pymongo.client_session import ClientSession
 from pymongo.errors import OperationFailure
 
 from sluicemq_broker.job import State
 from sluicemq_broker.store.connection import Client, Documents
 from sluicemq_broker.store.errors import ServerCode
+from sluicemq_broker.store.short_way import send_write
 
 #: Codes for a repetition whose outcome is forgotten: the session expired, or the oplog has moved on.
 _FORGOTTEN: Final = (
@@ -37,39 +39,35 @@ _FORGOTTEN: Final = (
 )
 
 
-class MongoSessions:
-    """The sessions of one client, from :func:`sessions_of`.
+#: A session's id, as statements name it.
+Session = Mapping[str, Binary]
 
-    The driver must never get one back: it would count on from its own numbers, which are lower.
-    """
+
+class MongoSessions:
+    """The sessions of one client, from :func:`sessions_of`; the driver knows nothing of them."""
 
     def __init__(self, client: Client) -> None:
         self.numbered = True
         """False: this server remembers no numbers."""
-        self._client = client
-        self.all: list[ClientSession] = []
-        self._free: list[ClientSession] = []
-        # Above all that the driver has sent in its sessions; every second number is for a fence.
+        self._client = client  # kept alive: no other one gets its identity
+        self._free: list[Session] = []
+        # Every second number is for a fence.
         self._numbers = itertools.count(time.time_ns(), 2)
 
     def take(self) -> Numbered:
         """Return a session without a statement under way, and a number that was never sent in it."""
-        return Numbered(self._free.pop() if self._free else self._new(), Int64(next(self._numbers)))
+        session = self._free.pop() if self._free else {"id": Binary.from_uuid(uuid.uuid4())}
+        return Numbered(session, Int64(next(self._numbers)))
 
-    def give(self, session: ClientSession) -> None:
+    def give(self, session: Session) -> None:
         """Take back a session whose statement was answered; others are never given back."""
         self._free.append(session)
-
-    def _new(self) -> ClientSession:
-        session = self._client.start_session(causal_consistency=False)
-        self.all.append(session)
-        return session
 
 
 class Numbered(NamedTuple):
     """A session, and the number of a statement in it."""
 
-    session: ClientSession
+    session: Session
     number: Int64
 
 
@@ -106,7 +104,7 @@ class Insert:
         numbered = self._numbered = self._numbered or self._sessions.take()
         self._times += 1
         try:
-            return self._command(documents, numbered.session, {"txnNumber": numbered.number})
+            return self._command(documents, {"lsid": numbered.session, "txnNumber": numbered.number})
         except OperationFailure as error:
             if error.code == ServerCode.ILLEGAL_OPERATION:
                 self._sessions.numbered = False
@@ -138,23 +136,21 @@ class Insert:
         """
         # No job has this id
         nothing = {"q": {"_id": False}, "u": {"$set": {"state": State.DEAD}}}
-        number = {"txnNumber": Int64(numbered.number + 1), "writeConcern": {"w": "majority"}}
+        number = {"lsid": numbered.session, "txnNumber": Int64(numbered.number + 1)}
         command = {"update": self._collection, "updates": [nothing], **number}
         # failpoint jobs.fence
-        self._database.command(command, session=numbered.session)
+        send_write(self._database, command)
 
     def _command(
         self,
         documents: Sequence[Mapping[str, Any]],
-        session: ClientSession | None = None,
         number: Mapping[str, Any] = MappingProxyType({}),
     ) -> dict[str, Any]:
         command = {
             "insert": self._collection,
             "documents": list(documents),
             "ordered": False,
-            "writeConcern": {"w": "majority"},
             **number,
         }
         # failpoint jobs.insert
-        return self._database.command(command, session=session)
+        return send_write(self._database, command)

@@ -67,6 +67,7 @@ from sluicemq_broker.store.jobs.packs import (
     release_packed,
     remove_empty,
 )
+from sluicemq_broker.store.short_way import delete_all
 from sluicemq_broker.store.values import BY_ID, Document, date
 from sluicemq_broker.store.write_results import Pushed, outcome, refusals
 
@@ -314,7 +315,7 @@ class QueueStore:
             return in_packs | self.commit(alone) if alone else in_packs
         with translated():
             # failpoint jobs.commit
-            removed = self.jobs.delete_many(all_reserved_as(jobs)).deleted_count
+            removed = delete_all(self.jobs, all_reserved_as(jobs))
             if removed == len(jobs):
                 return {}
             with applied():

@@ -109,14 +109,14 @@ class StreamStore:
 
     # ---------------------------------------------------------------- append
 
-    def append(self, segment: Segment, stored: Callable[[], None] | None = None) -> Appended:
-        """Put a segment at the tail, if it begins there; ``stored`` is called a moment before this returns.
+    def append(self, segment: Segment) -> Appended:
+        """Put a segment at the tail, if it begins there.
 
         Crash or lost reply: it is there or not. Send it again until this returns: its place is taken then, by
         it or by another segment, and an earlier copy changes nothing.
         """
         # failpoint streams.append
-        if insert(self._database, STREAM_PREFIX + self.name, document_of(segment), "majority", stored):
+        if insert(self._database, STREAM_PREFIX + self.name, document_of(segment), "majority"):
             self._weigh([segment])
             return Appended.STORED
         with translated():
