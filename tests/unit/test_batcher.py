@@ -1,6 +1,8 @@
 """Collecting items into batches: order, sizes, writes at once, and what happens to a batch that fails."""
 
+import gc
 import logging
+import weakref
 
 import gevent
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.runtime import Batcher
+from sluicemq_broker.runtime.batcher import _greenlets
 
 
 class Writes:
@@ -41,8 +44,7 @@ def test_one_item_is_written_at_once(writes: Writes) -> None:
     assert writes.batches == [[1]]
 
 
-@pytest.mark.parametrize("stays", [False, True])
-def test_the_greenlet_that_wrote_may_stay_for_what_comes_next(*, stays: bool) -> None:
+def test_a_greenlet_writes_for_one_batcher_after_the_other_and_keeps_none() -> None:
     # Given one that fails, too
     written: list[tuple[int, object]] = []
 
@@ -51,13 +53,35 @@ def test_the_greenlet_that_wrote_may_stay_for_what_comes_next(*, stays: bool) ->
         if batch[0] == 2:
             raise ValueError(batch)
 
-    batcher = Batcher(write, size=10, stays=stays)
-    for number in (1, 2, 3):
+    def fail(_waiting: int) -> None:
+        raise ValueError("not gathered")
+
+    batchers = [Batcher(write, size=10), Batcher(write, size=10), Batcher(write, size=10, gather=fail)]
+    batchers.append(batchers[0])
+    for number, batcher in enumerate(batchers, 1):
         batcher.add(number)
         assert batcher.busy
         assert batcher.drain(60.0)
-    assert [number for number, _ in written] == [1, 2, 3]
-    assert len({greenlet for _, greenlet in written}) == (1 if stays else 3)
+    last = weakref.ref(batcher)
+    batchers.clear()
+    del batcher
+    gc.collect()
+    assert [number for number, _ in written] == [1, 2, 4]
+    assert len({greenlet for _, greenlet in written}) == 1
+    assert last() is None
+
+
+def test_as_many_greenlets_as_writes_at_once_and_a_few_rest(writes: Writes) -> None:
+    writes.let_go.clear()
+    batchers = [Batcher(writes, size=1) for _ in range(100)]
+    for batcher in batchers:
+        batcher.add(1)
+    gevent.idle()
+    assert writes.now == len(batchers)
+    writes.let_go.set()
+    assert all(batcher.drain(60.0) for batcher in batchers)
+    gevent.idle()
+    assert len(_greenlets.resting) == 64
 
 
 def test_what_comes_while_a_write_is_under_way_is_one_batch(writes: Writes) -> None:

@@ -229,14 +229,6 @@ def test_a_planted_breach_of_jobs_is_found_with_its_evidence(name: str) -> None:
     assert all(breach.evidence for breach in found)
 
 
-def test_a_job_may_be_committed_and_cancelled_near_a_fault_but_not_committed_twice() -> None:
-    fault = Disturbance("lost replies", "node 1", 0.0, 0.5)
-    twice = [*run(1, features.BURSTS, "bursts-1"), *acknowledged(1.4, features.BURSTS, "bursts-1")]
-    cancel = cancelled(2, "bursts-1", "cancel running")
-    found = [kinds(job_checks(ledger(*clean(), ends, faults=[fault]))) for ends in (cancel, twice)]
-    assert found == [[], ["again"]]
-
-
 def test_what_is_refused_or_done_is_no_backlog(tmp_path: Path) -> None:
     lines = [
         *pushed(0, features.DEDUPED, "first"), *pushed(0, features.DEDUPED, "again"),

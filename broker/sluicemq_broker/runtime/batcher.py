@@ -5,18 +5,30 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import gevent
 from gevent import get_hub, getcurrent
 from gevent.event import Event
+from gevent.monkey import get_original
 from greenlet import greenlet
 
 from sluicemq.protocol.errors import UnavailableError
+from sluicemq_broker.runtime.shield import shielded
 
 log = logging.getLogger("broker")
 
 Item = TypeVar("Item")
+
+
+class _Greenlets(get_original("threading", "local")):  # type: ignore[misc]
+    """Greenlets of one thread that wait for work, of any batcher."""
+
+    def __init__(self) -> None:
+        self.resting: list[greenlet] = []
+
+
+_greenlets = _Greenlets()
 
 
 class Batcher(Generic[Item]):
@@ -26,8 +38,8 @@ class Batcher(Generic[Item]):
     before a batch is taken, with the number of waiting items, and may block. ``weigh``: how much of ``size``
     an item takes.
 
-    Greenlets exist only while there is work, so a thousand idle queues cost nothing. With ``stays`` they are
-    kept: the next item does not wait for a new greenlet, which takes a tenth of a millisecond.
+    A batcher has a greenlet only while it has work, so a thousand idle queues cost nothing. It takes one that
+    has worked for another batcher, if one rests: making one takes a fiftieth of a push.
 
     ``write`` blocks until its batch is settled, and handles its own errors. If it raises, that is logged and
     the batch is given to ``failed``.
@@ -42,7 +54,6 @@ class Batcher(Generic[Item]):
         gather: Callable[[int], None] = lambda _waiting: None,
         weigh: Callable[[Item], int] = lambda _item: 1,
         failed: Callable[[list[Item]], None] = lambda _batch: None,
-        stays: bool = False,
     ) -> None:
         self._write = write
         self._size = size
@@ -52,8 +63,6 @@ class Batcher(Generic[Item]):
         self._failed = failed
         self._items: deque[Item] = deque()
         self._running = 0
-        self._stays = stays
-        self._resting: list[greenlet] = []
         self._idle = Event()
         self._idle.set()
 
@@ -76,10 +85,10 @@ class Batcher(Generic[Item]):
         if self._items and self._running < self._in_flight:
             self._running += 1
             self._idle.clear()
-            if self._resting:
-                get_hub().loop.run_callback(self._resting.pop().switch)
+            if _greenlets.resting:
+                get_hub().loop.run_callback(_greenlets.resting.pop().switch, self)
             else:
-                gevent.spawn(self._run)
+                gevent.spawn_raw(_work_for, self)
 
     def clear(self) -> list[Item]:
         """Remove and return everything that waits."""
@@ -91,14 +100,8 @@ class Batcher(Generic[Item]):
         """Block until nothing waits and nothing is being written; False after ``timeout`` seconds."""
         return bool(self._idle.wait(timeout))
 
-    def _run(self) -> None:
-        self._work()
-        while self._stays:
-            self._resting.append(getcurrent())
-            get_hub().switch()
-            self._work()
-
-    def _work(self) -> None:
+    def work(self) -> None:
+        """Write until nothing waits; called in a greenlet of its own by :meth:`extend`."""
         try:
             while self._items:
                 self._gather(len(self._items))
@@ -128,3 +131,14 @@ class Batcher(Generic[Item]):
             batch.append(item)
             room -= self._weigh(item)
         return batch
+
+
+def _work_for(batcher: Batcher[Any]) -> None:
+    """Work for one batcher after the other, as long as not too many others rest."""
+    while True:
+        shielded(batcher.work)
+        del batcher  # it may belong to a queue that is removed
+        if len(_greenlets.resting) == 64:  # as many may rest
+            return
+        _greenlets.resting.append(getcurrent())
+        batcher = get_hub().switch()

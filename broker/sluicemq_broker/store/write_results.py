@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from pymongo.errors import BulkWriteError
 
@@ -33,9 +33,15 @@ class Pushed:
 
     def add(self, part: Pushed, positions: Sequence[int]) -> None:
         """Add the outcome of a part; its positions count in ``positions``."""
+        if part == ALL_STORED:
+            return
         self.existing = sorted([*self.existing, *(positions[at] for at in part.existing)])
         self.refused |= {positions[at]: error for at, error in part.refused.items()}
         self.taken += [positions[at] for at in part.taken]
+
+
+#: The outcome of nearly all pushes.
+ALL_STORED: Final = Pushed()
 
 
 def outcome(answer: Document, *, repeatable: bool = True) -> Pushed:

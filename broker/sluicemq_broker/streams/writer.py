@@ -60,7 +60,6 @@ class Writer:
             size=1 << 20,
             weigh=lambda batch: len(batch.packed) + 256 * batch.count + 32 * batch.frames,
             failed=self._failed,
-            stays=True,
         )
 
     @property

@@ -28,13 +28,10 @@ from sluicemq_broker.store.jobs.index_models import DEDUPE_INDEX
 from sluicemq_broker.store.jobs.numbered_inserts import Insert
 from sluicemq_broker.store.jobs.packs import find_packed, stored_together, together
 from sluicemq_broker.store.values import BY_ID, Document, Jobs, date, seconds
-from sluicemq_broker.store.write_results import Pushed, outcome
+from sluicemq_broker.store.write_results import ALL_STORED, Pushed, outcome
 
 #: How often a job is tried that MongoDB refuses with an unknown code: for some five seconds.
 MOST_DOUBTS = 9
-
-
-_ALL_STORED = Pushed()
 
 
 class Insertion:
@@ -88,7 +85,7 @@ class Insertion:
         while True:
             if self._left:
                 self._pushed.add(self._insert(at), self._left)
-                self._left, self._statement = (), self._new_statement()
+                self._left = ()
             taken = self._pushed.taken
             if not taken:
                 return self._pushed
@@ -97,6 +94,7 @@ class Insertion:
             self._pushed.taken = []
             self._pushed.add(judged, taken)
             self._left, self._pushed.taken = self._pushed.taken, []
+            self._statement = self._new_statement()
 
     def _insert(self, at: float) -> Pushed:
         if self._part is None:
@@ -107,7 +105,7 @@ class Insertion:
                 [stored_together(part, self._stamp, self._defaults) for part in parts]
             )
             self._part = _of_each(self._outcome(answer), parts)
-        self._statement.end(all_stored=self._part == _ALL_STORED)
+        self._statement.end(all_stored=self._part == ALL_STORED)
         part, self._part = self._part, None
         return part
 
@@ -131,7 +129,7 @@ class Insertion:
 
 def _of_each(outcome: Pushed, parts: Sequence[Sequence[Job]]) -> Pushed:
     """Return the outcome of each job: what became of a pack became of all jobs in it."""
-    if outcome == _ALL_STORED:
+    if outcome == ALL_STORED:
         return outcome
     starts = [0, *accumulate(len(part) for part in parts)]
     return Pushed(
