@@ -10,6 +10,7 @@ Each statement is carried out by a real MongoDB, once for all moments in which t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, NamedTuple, Self
 
@@ -287,6 +288,16 @@ class _Database:
 
     def start_session(self, **_options: Any) -> _Session:
         return _Session()
+
+    @contextmanager
+    def _conn_for_writes(self, *_arguments: Any) -> Iterator[Self]:
+        yield self
+
+    def command(self, _database: str, command: dict[str, Any]) -> Any:
+        def apply(jobs: Jobs) -> dict[str, Any]:
+            return {"n": jobs.database.command({**command, "delete": jobs.name})["n"]}
+
+        return _ask(repr(command), apply)
 
     def find(self, *arguments: Any, **options: Any) -> Any:
         session = options.get("session")
