@@ -16,7 +16,7 @@ from pymongo import MongoClient
 from faults.mongo_messages import Command
 from faults.mongo_proxy import CuttingProxy, Fault, Held, Watched
 from sluicemq import Client, DuplicateError, ExpiredError, Job, Producer, PushReceipt, Retry, Worker
-from sluicemq_broker.store.jobs.packs import opened
+from sluicemq_broker.store.jobs.pack_contents import opened
 from support.broker_process import BrokerProcess
 from support.ports import tcp
 from support.waiting import wait_until

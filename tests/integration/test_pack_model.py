@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from pymongo import DeleteOne
 from protocol_model.pack_verbs import PackVerbs
 from protocol_model.packs import Bounds, explore
 from sluicemq_broker.store import QueueStore
-from sluicemq_broker.store.jobs import packs
+from sluicemq_broker.store.jobs import lifts, pack_marks
 
 COMMITS_AND_A_LIFT = (("commit", 0b001), ("commit", 0b010), ("reject", 0b100))
 
@@ -66,15 +67,22 @@ def _removal(which: dict[str, Any]) -> DeleteOne:
 
 
 @pytest.mark.parametrize(
-    ("name", "without", "bounds", "complaint"),
+    ("module", "name", "without", "bounds", "complaint"),
     [
-        ("_clear", lambda _bits: {}, Bounds(COMMITS_AND_A_LIFT, unclear=1), "left"),
-        ("DeleteOne", _removal, Bounds((("cancel", 0b001),)), "run again"),
-        ("left_in", lambda stored: (1 << stored["count"]) - 1, Bounds(COMMITS_AND_A_LIFT, unclear=1), "left"),
-        ("_end_lifted", lambda *_: set(), Bounds((("cancel", 0b001),), unclear=1), "run again"),
-        ("_each", lambda *_: {}, Bounds((("cancel", 0b001),)), "ended twice"),
+        (pack_marks, "clear", lambda _bits: {}, Bounds(COMMITS_AND_A_LIFT, unclear=1), "left"),
+        (pack_marks, "DeleteOne", _removal, Bounds((("cancel", 0b001),)), "run again"),
         (
-            "_held",
+            lifts,
+            "left_in",
+            lambda stored: (1 << stored["count"]) - 1,
+            Bounds(COMMITS_AND_A_LIFT, unclear=1),
+            "left",
+        ),
+        (pack_marks, "_end_lifted", lambda *_: set(), Bounds((("cancel", 0b001),), unclear=1), "run again"),
+        (pack_marks, "_each", lambda *_: {}, Bounds((("cancel", 0b001),)), "ended twice"),
+        (
+            pack_marks,
+            "held_under",
             lambda pack, reservation: {"_id": pack.id, "owner": reservation.owner},
             Bounds((("release", 0b111),), unclear=1),
             "taken",
@@ -84,12 +92,13 @@ def _removal(which: dict[str, Any]) -> DeleteOne:
 def test_each_guard_is_needed(
     verbs: PackVerbs,
     monkeypatch: pytest.MonkeyPatch,
+    module: ModuleType,
     name: str,
     without: Callable[..., Any],
     bounds: Bounds,
     complaint: str,
 ) -> None:
     """Without it the model finds what goes wrong."""
-    monkeypatch.setattr(packs, name, without)
+    monkeypatch.setattr(module, name, without)
     found = explore(verbs, bounds, looking_for=complaint)
     assert found.complaint.startswith(complaint), found

@@ -19,7 +19,7 @@ import bson
 from protocol_model.explore import Found, search
 from protocol_model.pack_verbs import ALL, COUNT, IDS, PACK, Memory, PackVerbs, Seen, Verb
 from sluicemq.protocol.errors import UnavailableError
-from sluicemq_broker.store.jobs.packs import done_bits
+from sluicemq_broker.store.jobs.pack_contents import done_bits
 
 OWNERS: Final = "ab"
 SENT, ANSWERED = 0, 1

@@ -14,8 +14,9 @@ from sluicemq_broker.job import State
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.jobs.documents import collection
+from sluicemq_broker.store.jobs.find_packs import find_packed
 from sluicemq_broker.store.jobs.indexes import Notice
-from sluicemq_broker.store.jobs.packs import find_packed, lift_by_id
+from sluicemq_broker.store.jobs.lifts import lift_by_id
 from sluicemq_broker.store.values import Document, Jobs, date, seconds
 
 #: The states of a job that no broker has, and that has not ended.

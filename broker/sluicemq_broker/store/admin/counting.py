@@ -26,7 +26,7 @@ from sluicemq_broker.store.jobs.index_models import (
 from sluicemq_broker.store.jobs.indexes import has_lines, has_packs, may_have
 from sluicemq_broker.store.jobs.many_queues import Branch, ask_together, union
 from sluicemq_broker.store.jobs.outcomes import EXPIRED
-from sluicemq_broker.store.jobs.packs import PACKS
+from sluicemq_broker.store.jobs.pack_contents import PACKS
 from sluicemq_broker.store.values import Document, Jobs, date
 
 #: Jobs of a state that are counted one by one, at most; above, the figure is an estimate.

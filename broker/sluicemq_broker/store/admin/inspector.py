@@ -14,8 +14,9 @@ from sluicemq_broker.store.admin.job_view import not_expired, order_shown, shown
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.jobs.documents import QUEUE_PREFIX, collection
+from sluicemq_broker.store.jobs.find_packs import find_packed
 from sluicemq_broker.store.jobs.indexes import may_have
-from sluicemq_broker.store.jobs.packs import alone, find_packed, opened
+from sluicemq_broker.store.jobs.pack_contents import alone, opened
 from sluicemq_broker.store.values import Document, Jobs
 from sluicemq_devices.hub import in_pieces
 

@@ -27,9 +27,10 @@ from sluicemq_broker.store.admin.places import Place, milliseconds, moment, not_
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.jobs.documents import FOR_CHILDREN, PACK_FIELDS, collection
+from sluicemq_broker.store.jobs.find_packs import packs_with
 from sluicemq_broker.store.jobs.index_models import ENDED_INDEX, PACK_INDEX
 from sluicemq_broker.store.jobs.indexes import may_have
-from sluicemq_broker.store.jobs.packs import is_pack, opened, packs_with
+from sluicemq_broker.store.jobs.pack_contents import is_pack, opened
 from sluicemq_broker.store.values import BY_ID, Document, Jobs, date
 from sluicemq_devices.hub import let_others_run
 

@@ -26,7 +26,8 @@ from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.halving import by_bytes
 from sluicemq_broker.store.jobs.documents import PACK_FIELDS, collection
-from sluicemq_broker.store.jobs.packs import is_pack, opened, packs_around
+from sluicemq_broker.store.jobs.find_packs import packs_around
+from sluicemq_broker.store.jobs.pack_contents import is_pack, opened
 from sluicemq_broker.store.values import BY_ID, Document, Jobs, date
 from sluicemq_devices.hub import in_pieces, let_others_run
 

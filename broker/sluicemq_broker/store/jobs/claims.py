@@ -20,10 +20,11 @@ from sluicemq_broker.store.jobs.documents import (
     QueueDefaults,
 )
 from sluicemq_broker.store.jobs.indexes import Notice
+from sluicemq_broker.store.jobs.lifts import Lift, lift_out
 from sluicemq_broker.store.jobs.malformed import UNREADABLE, Malformed, read
 from sluicemq_broker.store.jobs.orders import order_of
 from sluicemq_broker.store.jobs.outcomes import RELEASE, death
-from sluicemq_broker.store.jobs.packs import Lift, is_pack, left_in, lift_out, unpacked
+from sluicemq_broker.store.jobs.pack_contents import is_pack, left_in, unpacked
 from sluicemq_broker.store.jobs.reply_sizes import MEASURED, ReplySizes
 from sluicemq_broker.store.jobs.tenant_limits import Allowance
 from sluicemq_broker.store.values import BY_ID, Document, Jobs, date

@@ -24,9 +24,10 @@ from sluicemq_broker.store.errors import (
     translated,
 )
 from sluicemq_broker.store.jobs.documents import QueueDefaults
+from sluicemq_broker.store.jobs.find_packs import find_packed
 from sluicemq_broker.store.jobs.index_models import DEDUPE_INDEX
 from sluicemq_broker.store.jobs.numbered_inserts import Insert
-from sluicemq_broker.store.jobs.packs import find_packed, stored_together, together
+from sluicemq_broker.store.jobs.packs import stored_together, together
 from sluicemq_broker.store.values import BY_ID, Document, Jobs, date, seconds
 from sluicemq_broker.store.write_results import ALL_STORED, Pushed, outcome
 

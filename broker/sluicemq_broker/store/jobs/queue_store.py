@@ -27,10 +27,12 @@ from sluicemq_broker.store.errors import applied, translated
 from sluicemq_broker.store.jobs.claims import CLAIM_BYTES, Claim, Claims
 from sluicemq_broker.store.jobs.documents import PACK_FIELDS, QueueDefaults, document, queue_of
 from sluicemq_broker.store.jobs.expiry import ExpiredJobs, expire, will_expire
+from sluicemq_broker.store.jobs.find_packs import find_packed
 from sluicemq_broker.store.jobs.groups import GroupStore
 from sluicemq_broker.store.jobs.index_models import ENDED_INDEX, RESERVED_INDEX
 from sluicemq_broker.store.jobs.indexes import Notice, ignore, make_indexes, mend_indexes
 from sluicemq_broker.store.jobs.inserts import Insertion
+from sluicemq_broker.store.jobs.lifts import Lift, lift, lift_out
 from sluicemq_broker.store.jobs.malformed import Malformed, set_aside, set_ownerless_aside
 from sluicemq_broker.store.jobs.numbered_inserts import Insert, sessions_of
 from sluicemq_broker.store.jobs.orders import indexes_of_other_orders, order_of
@@ -55,18 +57,9 @@ from sluicemq_broker.store.jobs.outcomes import (
     taken_over,
     uncertain,
 )
-from sluicemq_broker.store.jobs.packs import (
-    PACKS,
-    Lift,
-    end_packed,
-    find_packed,
-    form_packs,
-    left_in,
-    lift,
-    lift_out,
-    release_packed,
-    remove_empty,
-)
+from sluicemq_broker.store.jobs.pack_contents import PACKS, left_in
+from sluicemq_broker.store.jobs.pack_marks import end_packed, release_packed, remove_empty
+from sluicemq_broker.store.jobs.packs import form_packs
 from sluicemq_broker.store.short_way import delete_all
 from sluicemq_broker.store.values import BY_ID, Document, date
 from sluicemq_broker.store.write_results import Pushed, outcome, refusals
