@@ -218,13 +218,15 @@ def lose_primary_after(store: QueueStore, monkeypatch: pytest.MonkeyPatch, write
         return statement(*arguments, **options)
 
     def find(*arguments: Any, **options: Any) -> Any:
-        if written:
-            raise ServerSelectionTimeoutError("no primary")
-        return read(*arguments, **options)
+        return no_primary() if written else read(*arguments, **options)
 
     monkeypatch.setattr(store.jobs, write, then)
     monkeypatch.setattr(store.jobs, "find", find)
     monkeypatch.setattr(store.jobs, "with_options", lambda **_options: store.jobs)
+
+
+def no_primary(*_arguments: Any, **_options: Any) -> Any:
+    raise ServerSelectionTimeoutError("no primary")
 
 
 def a_claim(store: QueueStore, monkeypatch: pytest.MonkeyPatch) -> Callable[[], object]:
@@ -247,7 +249,7 @@ def a_commit(store: QueueStore, monkeypatch: pytest.MonkeyPatch) -> Callable[[],
     jobs = some_jobs(3, owner=WRITER)
     store.push(jobs, NOW)
     store.jobs.delete_one({"_id": jobs[0].id})
-    lose_primary_after(store, monkeypatch, "delete_many")
+    monkeypatch.setattr(store.jobs, "find", no_primary)
     return lambda: store.commit(jobs)
 
 
@@ -272,7 +274,3 @@ def test_a_push_without_a_verdict_is_unclear(store: QueueStore, monkeypatch: pyt
         store.push([born, other], NOW)
     monkeypatch.setattr(store.jobs, "find", find)
     assert everything(store)["born"]["owner"] == WRITER
-
-
-def no_primary(*_arguments: object, **_options: object) -> None:
-    raise ServerSelectionTimeoutError("no primary")
