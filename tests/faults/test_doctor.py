@@ -254,7 +254,7 @@ def test_a_missing_index_is_named(mongo_uri: str, database: str, of_store: Any) 
     ("number", "level", "said"),
     [
         (99, "error", "was written by a newer SluiceMQ (schema 99"),
-        (2, "warning", "sluicemq brokers upgrade"),
+        (2, "warning", "stop all brokers of older versions"),
         (1, "warning", "has schema 1, which this version raises"),
     ],
 )

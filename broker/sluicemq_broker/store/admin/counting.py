@@ -125,6 +125,13 @@ class Counting:
         oldest = self.oldest_ready() if counts[State.READY] else None
         return {**{state: counts[state] for state in SHOWN_STATES}, "exact": not many, "oldest": oldest}
 
+    def total(self) -> int:
+        """Return about how many jobs there are, in packs or alone."""
+        documents, packs = self._jobs.estimated_document_count(), self._packs()
+        if packs.documents < _PACKS_COUNTED:
+            return documents + packs.more
+        return documents * packs.jobs // packs.documents
+
     def oldest_ready(self) -> float | None:
         """Return when the first ready job became due; None: no job is ready.
 

@@ -18,6 +18,7 @@ from typing import Final
 from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.job import State
 from sluicemq_broker.store.admin.changes import WAITS, Operations, not_waiting
+from sluicemq_broker.store.admin.counting import Counting
 from sluicemq_broker.store.admin.dead_letters import DeadLetters, Looked, search_windows
 from sluicemq_broker.store.admin.job_view import selects, stored_state
 from sluicemq_broker.store.connection import Documents
@@ -203,7 +204,7 @@ class Removals(Operations):
         """
         with translated():
             jobs = self._jobs(queue)
-            count: int = jobs.estimated_document_count()
+            count = Counting(jobs, now).total()
             aside = put_aside(jobs, now, token or token_hex(8), leave_empty=shared)
         yield count
         with suppress(SluiceError), translated():
