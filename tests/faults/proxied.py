@@ -238,7 +238,8 @@ class RawClient:
 
     def commit(self, job: Delivered) -> None:
         """Commit, which must be accepted."""
-        assert self.answer(self.settle(job, wire.COMMIT)) == []
+        refused = self.answer(self.settle(job, wire.COMMIT))
+        assert refused == [], refused
 
     def __enter__(self) -> Self:
         return self
