@@ -126,10 +126,10 @@ class Sweeper:
         }
 
     def _free(self, queue: Queue, orphans: set[_Missing]) -> None:
-        for name, owner, job_id, hold in orphans:
-            if name == queue.name and queue.scheduler.reservations.unknown([(job_id, hold)]):
-                self._counters.add(Count.ORPHANS, queue.store.free(job_id, owner, hold))
-                queue.jobs_ready()
+        owners = {(job_id, hold): owner for name, owner, job_id, hold in orphans if name == queue.name}
+        for job_id, hold in queue.scheduler.reservations.unknown(owners):
+            self._counters.add(Count.ORPHANS, queue.store.free(job_id, owners[job_id, hold], hold))
+            queue.jobs_ready()
 
     def _reclaim(self, queue: Queue, owner: str) -> None:
         ready, dead = queue.store.reclaim(owner, queue.settings.max_losses, self._clock.now())
