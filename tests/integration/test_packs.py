@@ -36,8 +36,10 @@ from sluicemq_broker.store import (
     forward,
     statements_of_end,
 )
+from sluicemq_broker.store.jobs import pack_marks
 from sluicemq_broker.store.jobs.packs import LEAST, MOST, form_packs
 from sluicemq_broker.store.jobs.transactions import Move
+from support.between import before
 from support.jobs import NOW, ChangesAtOnce, a_job, everything, finished, ids
 from support.waiting import TIMEOUT, wait_until
 
@@ -375,6 +377,28 @@ def test_a_commit_of_two_packs_ends_what_such_a_lift_has_stored_alone(packs: Que
     unanswered.pack_into(pack)
     packs.lift([unanswered])
     assert packs.commit([jobs[3], jobs[MOST]]) == {}
+
+
+def test_a_pack_that_is_written_and_removed_beside_one_that_is_not_is_certain(
+    packs: QueueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given two packs, one of which a lift without an answer has changed
+    one, two = pushed(packs, made(40, owner=ME)), pushed(packs, made(40, first=100, owner=ME))
+    lifted, two_as_it_was = copy(two[3]), copy(two[0].pack)
+    assert two_as_it_was
+    lifted.pack_into(two_as_it_was)
+    packs.lift([lifted])
+
+    def empty_the_other() -> None:
+        assert packs.commit(one[20:]) == {}
+        packs.jobs.delete_many({"left": 0})  # as a lift does, too
+
+    before(monkeypatch, pack_marks, "_not_all", empty_the_other)
+    # When
+    problems = packs.commit([*one[:20], *two[3:5]])
+    # Then
+    assert problems == {}
+    assert stored_as(packs) == [38]
 
 
 def test_the_job_whose_id_its_pack_has_is_lifted_as_any(packs: QueueStore) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
 
 from bson.int64 import Int64
 from pymongo import DeleteOne, UpdateOne
@@ -36,10 +35,11 @@ def end_packed(jobs: Jobs, ended: Sequence[Job]) -> dict[str, SluiceError]:
             writes.append(UpdateOne({**which, **clear(bits)}, marking(bits)))
     # failpoint packs.commit
     answer = jobs.bulk_write(writes, ordered=False)
+    written = answer.deleted_count + answer.modified_count
     problems: dict[str, SluiceError] = {}
-    if answer.deleted_count + answer.modified_count < len(writes):
+    if written < len(writes):
         with applied():
-            problems = _not_all(jobs, packs, answer.deleted_count, answer.modified_count)
+            problems = _not_all(jobs, packs, written)
     for pack, these in packs.items():
         pack.done |= bits_of(job for job in these if job.id not in problems)
     if answer.deleted_count < len(writes):
@@ -58,54 +58,60 @@ def remove_empty(jobs: Jobs, packs: Sequence[str]) -> None:
         jobs.delete_many({"_id": {"$in": packs}, "left": 0}, hint=BY_ID)
 
 
-def _not_all(
-    jobs: Jobs, packs: Mapping[Pack, list[Job]], removed: int, marked: int
-) -> dict[str, SluiceError]:
-    """Look into packs of which not all were written; mark what is not marked, and end what was lifted.
+def _not_all(jobs: Jobs, packs: Mapping[Pack, list[Job]], written: int) -> dict[str, SluiceError]:
+    """Look into packs, of which a statement has ``written`` a number: mark the rest, end what was lifted.
 
-    Lifted jobs come last: a job whose bit was found set by a lift is stored alone by then.
+    A pack that is gone, or has all these bits, was written, or an order has lifted its jobs and removed them:
+    of too many such nobody knows which. Lifted jobs come last: each is stored alone once its bit is seen.
     """
-    wanted = {"owner": 1, "hold": 1, **dict.fromkeys(WORDS, 1)}
     problems: dict[str, SluiceError] = {}
-    asked = {pack: bits_of(these) for pack, these in packs.items()}
-    all_set: list[tuple[dict[Pack, int], int]] = []  # and of how many packs each statement has set them
-    while asked:
-        found = jobs.find({"_id": {"$in": [pack.id for pack in asked]}}, wanted, hint=BY_ID)
-        there = {document["_id"]: document for document in found}
-        missing = len(asked) - len(there)
-        set_ = {pack: bits & done_bits(there.get(pack.id, {})) for pack, bits in asked.items()}
-        all_set.append(({}, marked))
-        left: dict[Pack, int] = {}
-        for pack, bits in asked.items():
-            stored, these = there.get(pack.id), packs[pack]
-            if stored is None:
-                if missing > removed:
-                    problems |= _each(uncertain, these, bits)
-            elif (stored.get("owner"), stored.get("hold")) != these[0].reservation:
-                problems |= _each(taken_over, these, bits)
-            else:
-                pack.done |= set_[pack]
-                if set_[pack] == bits:
-                    all_set[-1][0][pack] = bits
-                else:
-                    left[pack] = bits & ~set_[pack]
-                    problems |= _each(uncertain, these, set_[pack])
-        marks = [
-            UpdateOne({**held_under(pack, packs[pack][0].reservation), **clear(bits)}, marking(bits))
-            for pack, bits in left.items()
-        ]
-        # failpoint packs.mark
-        marked = jobs.bulk_write(marks, ordered=False).modified_count if marks else 0
-        if marked == len(marks):
-            break  # else a lift has set a bit meanwhile, so fewer are left the next time
-        asked, removed = left, 0
+    perhaps: list[list[Job]] = []
+    there = _marks_of(jobs, packs)
+    for pack, these in packs.items():
+        stored, bits = there.get(pack.id), bits_of(these)
+        if stored is None or (_holds(stored, these) and not bits & ~done_bits(stored)):
+            pack.done |= bits
+            perhaps.append(these)
+        else:
+            problems |= _mark(jobs, pack, these, stored)
     ended = _end_lifted(jobs, packs)
-    for found_set, ours in all_set:
-        doubtful = [_each(uncertain, packs[pack], bits) for pack, bits in found_set.items()]
-        doubtful = [these for these in doubtful if not these.keys() & ended]
-        if len(doubtful) > ours:  # an order has set those of one of them, and nobody knows which
-            problems.update(chain.from_iterable(these.items() for these in doubtful))
+    not_written = [these for these in perhaps if any(job.id in ended for job in these)]
+    if len(perhaps) - len(not_written) > written:
+        not_written = perhaps
+    problems |= {job.id: uncertain(job.id) for these in not_written for job in these}
     return {job_id: problem for job_id, problem in problems.items() if job_id not in ended}
+
+
+def _mark(jobs: Jobs, pack: Pack, these: Sequence[Job], stored: Document) -> dict[str, SluiceError]:
+    """Mark jobs of a pack that is stored so; return those that others marked or took over, and why."""
+    problems: dict[str, SluiceError] = {}
+    left = bits_of(these)
+    while left:
+        if not _holds(stored, these):
+            return problems | _each(taken_over if stored else uncertain, these, left)
+        lifted = left & done_bits(stored)
+        problems |= _each(uncertain, these, lifted)
+        pack.done |= lifted
+        left &= ~lifted
+        which = {**held_under(pack, these[0].reservation), **clear(left)}
+        # failpoint packs.mark
+        if left and jobs.update_one(which, marking(left)).modified_count:
+            break
+        # A lift has set one of them meanwhile.
+        stored = _marks_of(jobs, [pack]).get(pack.id, {})
+    return problems
+
+
+def _marks_of(jobs: Jobs, packs: Iterable[Pack]) -> dict[str, Document]:
+    """Read the marks of these packs, and whose they are."""
+    wanted = {"owner": 1, "hold": 1, **dict.fromkeys(WORDS, 1)}
+    found = jobs.find({"_id": {"$in": [pack.id for pack in packs]}}, wanted, hint=BY_ID)
+    return {document["_id"]: document for document in found}
+
+
+def _holds(stored: Document, these: Sequence[Job]) -> bool:
+    """Return True if a stored pack is under the reservation of these jobs."""
+    return (stored.get("owner"), stored.get("hold")) == these[0].reservation
 
 
 def _each(problem: Callable[[str], SluiceError], jobs: Iterable[Job], bits: int) -> dict[str, SluiceError]:
