@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from secrets import token_hex
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from faults.mongo_messages import Command
 from faults.mongo_proxy import CuttingProxy
 from faults.proxied import RawClient, SharedQueue, shared_queue
 from sluicemq import Client
@@ -56,7 +57,6 @@ def test_the_counters_are_told_while_mongodb_does_not_answer(shared: SharedQueue
 
 
 @pytest.mark.one_in(4)
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize("verdict", VERDICTS)
 @pytest.mark.parametrize("rounds", [3, pytest.param(100, marks=[full, pytest.mark.timeout(600)])])
 def test_a_repeated_verdict_spares_a_later_job(shared: SharedQueue, verdict: str, rounds: int) -> None:
@@ -96,6 +96,38 @@ def remove(shared: SharedQueue, state: str) -> None:
             other.jobs.cancel(shared.name, "fixed")
         elif state:
             other.queues.purge(shared.name, JobState(state)).result()
+
+
+@pytest.mark.parametrize("at", [0, 1], ids=["at its broker", "at another broker"])
+def test_a_cancellation_that_is_answered_late_spares_a_later_job_of_that_id(
+    shared: SharedQueue, at: int
+) -> None:
+    # Given a cancelled job, whose broker hears late of it: by the deletion, or as it looks which are missing
+    client, other = shared.client(shared.a), shared.client(shared.brokers[at])
+    before = shared.a.counter("cancelled_at_work")
+    client.ready(10)
+    client.push(b"first", "fixed")
+    client.take()
+    looked = shared.on("findAndModify") if at == 0 else reads_ids_of(shared)
+    held = shared.a.proxy.hold(looked)
+    cancelled = other.send(wire.CANCEL, shared.name, "fixed", {"running": True})
+    held.wait()
+    # When that id is pushed and delivered again before
+    client.push(b"second", "fixed")
+    [second] = client.take()
+    held.release()
+    other.answer(cancelled)
+    wait_until(lambda: shared.a.counter("cancelled_at_work") > before, what="the end of the first delivery")
+    # Then that job is its worker's
+    assert second.payload == b"second"
+    client.commit(second)
+    assert shared.stored() == 0
+
+
+def reads_ids_of(shared: SharedQueue) -> Callable[[Command], bool]:
+    """Choose what a broker reads to find out which of its jobs are missing."""
+    finds = shared.on("find")
+    return lambda command: finds(command) and command.body.get("projection") == {"_id": 1}
 
 
 @pytest.mark.one_in(4)

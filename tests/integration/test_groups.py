@@ -180,7 +180,7 @@ def test_a_promotion_whose_first_job_goes_takes_the_next(
 
     def first_goes() -> None:
         if what == "cancel":
-            assert changes.cancel("mail", "a", NOW) == "g"
+            assert changes.cancel("mail", "a", NOW).group == "g"
         else:
             line.jobs.update_one({"_id": "a"}, {"$set": {"expires_at": date(NOW)}})
             assert line.expire(NOW, ids=["a"]).groups == {"g"}
@@ -313,10 +313,10 @@ def test_what_waits_is_leafed_through_by_group(line: QueueStore, documents: Data
 
 def test_a_cancelled_job_tells_its_group(line: QueueStore, changes: ChangesAtOnce) -> None:
     promote(line)
-    assert changes.cancel("mail", "a", NOW) == "g"
+    assert changes.cancel("mail", "a", NOW).group == "g"
     assert promote(line) == ["b"]
     line.push([a_job("plain")], NOW)
-    assert changes.cancel("mail", "plain", NOW) is None
+    assert changes.cancel("mail", "plain", NOW).group is None
 
 
 def test_documents_that_somebody_wrote_by_hand_stop_no_group(line: QueueStore) -> None:

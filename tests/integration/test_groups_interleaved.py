@@ -59,7 +59,7 @@ def work(broker: GroupsRig, end: Callable[[GroupsRig, list[Job]], object]) -> No
 
 def cancel(broker: GroupsRig, job_id: str) -> None:
     try:
-        assert broker.changes.cancel("mail", job_id, NOW) == "g"
+        assert broker.changes.cancel("mail", job_id, NOW).group == "g"
     except NotFoundError:
         return
     broker.promote()

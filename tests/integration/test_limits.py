@@ -200,7 +200,8 @@ def test_whoever_waits_for_permits_hears_of_those_that_are_idle(rig: LimitsRig) 
     rig.push(other, 2)
     rig.passes(10.0)
     rig.deaf = False
-    one.queue.resize(first, 0)
+    first.prefetch = 0
+    one.queue.offer(first)
     rig.finish(first, one, 3)  # and a tenth of a second
     assert len(second.in_flight) == 2
 

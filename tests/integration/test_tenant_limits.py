@@ -125,7 +125,8 @@ def test_what_ends_at_one_broker_is_found_at_the_other_that_has_workers(rig: Ten
     second = rig.worker(other)
     rig.passes(2 * BEAT)
     assert (len(first.in_flight), len(second.in_flight)) == (2, 0)
-    one.queue.resize(first, 0)
+    first.prefetch = 0
+    one.queue.offer(first)
     rig.finish(first, one, 2)
     rig.awake(1.0)
     assert rig.turns(second) == {"flood": 2}
@@ -139,7 +140,8 @@ def test_what_ends_at_one_broker_is_told_to_the_other(rig: TenantRig) -> None:
     rig.passes(2 * BEAT)
     other.queue.scheduler.held_back.next = math.inf  # so that no time tells of it
     rig.deaf = False
-    one.queue.resize(first, 0)
+    first.prefetch = 0
+    one.queue.offer(first)
     rig.finish(first, one, 2)
     rig.rest()
     # Then, without a tick
@@ -261,20 +263,20 @@ def test_it_is_told_how_many_tenants_are_held_back(rig: TenantRig) -> None:
     rig.tenant(broker, "flood", 3)
     rig.tenant(broker, "acme", 1)
     worker = rig.worker(broker)
-    assert broker.queue.held_back == 1
+    assert len(broker.queue.scheduler.held_back) == 1
     rig.finish(worker, broker, 3)
     rig.passes(2.0)
-    assert broker.queue.held_back == 0
+    assert len(broker.queue.scheduler.held_back) == 0
 
 
 def test_where_nobody_asks_for_jobs_nobody_is_held_back(rig: TenantRig) -> None:
     broker = rig.broker()
     rig.tenant(broker, "flood", 5)
     worker = rig.worker(broker)
-    assert broker.queue.held_back == 1
+    assert len(broker.queue.scheduler.held_back) == 1
     broker.queue.settling.worker_gone(worker)
     rig.passes(3.0)
-    assert broker.queue.held_back == 0
+    assert len(broker.queue.scheduler.held_back) == 0
 
 
 # ------------------------------------------------------------------------- rate

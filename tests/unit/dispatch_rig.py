@@ -152,7 +152,8 @@ class DispatchRig:
         return worker
 
     def resize(self, worker: FakeWorker, prefetch: int) -> None:
-        self.queue.resize(worker, prefetch)
+        worker.prefetch = prefetch
+        self.queue.offer(worker)
         go_on()
 
     def leave(self, worker: FakeWorker) -> list[Delivery]:

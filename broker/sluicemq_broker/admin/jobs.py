@@ -161,9 +161,9 @@ class JobAdmin:
                 self._cancel(self._queues.get(other), child, running=True)
 
     def _cancel(self, queue: Queue, job_id: str, *, running: bool) -> None:
-        group = self._removals(queue).cancel(queue.name, job_id, self._clock.now(), running=running)
+        removed = self._removals(queue).cancel(queue.name, job_id, self._clock.now(), running=running)
         self._counters.add(Count.CANCELLED)
-        queue.cancelled(job_id, group)
+        queue.cancelled(job_id, removed)
 
     def remove(self, name: str, job_id: str) -> None:
         """Remove one job that no worker has: it waits, is done, or is dead."""

@@ -171,9 +171,11 @@ class Deliveries:
         self._make_overdue(lost, now)
         return lost
 
-    def cancel(self, ids: Container[str], now: float) -> list[Delivery]:
-        """Make deliveries overdue whose jobs were cancelled, and return them."""
-        cancelled = [delivery for delivery in self.in_flight.values() if delivery.job.id in ids]
+    def cancel(self, removed: Container[tuple[str, int | None]], now: float) -> list[Delivery]:
+        """Make deliveries overdue whose jobs, by id and number, were cancelled, and return them."""
+        cancelled = [
+            delivery for delivery in self.in_flight.values() if (delivery.job.id, delivery.job.seq) in removed
+        ]
         self._make_overdue(cancelled, now)
         return cancelled
 

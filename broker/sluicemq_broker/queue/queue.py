@@ -44,6 +44,7 @@ from sluicemq_broker.store import (
     LimitStore,
     QueueDefaults,
     QueueStore,
+    RemovedJob,
     collection,
     is_another_order,
     order_of,
@@ -179,15 +180,14 @@ class Queue:
         ``elsewhere``: in the transaction of an application, so its result is known to MongoDB alone.
         """
         self.groups.freed([parent.group] if parent.group else [])
-        if not parent.joins and elsewhere:
+        if parent.joins:
+            self.counters.add(Count.JOINED, 1)
+            self.events.emit(Count.JOINED, self.clock.now(), [{"job": parent.id}])
+            self.jobs_ready(1, parent.priority)
+        elif elsewhere:
             self.endings.ended_elsewhere(parent.id)
-            return
-        if not parent.joins:
+        else:
             self.endings.parent_ended(parent.id, parent.result)
-            return
-        self.counters.add(Count.JOINED, 1)
-        self.events.emit(Count.JOINED, self.clock.now(), [{"job": parent.id}])
-        self.jobs_ready(1, parent.priority)
 
     def jobs_due(self, times: Iterable[float]) -> None:
         """Jobs become ready at these times of the server's clock."""
@@ -210,11 +210,6 @@ class Queue:
     def held(self) -> int:
         """How many jobs are reserved by this broker."""
         return len(self.scheduler.reservations)
-
-    @property
-    def held_back(self) -> int:
-        """How many tenants have jobs that wait here for what their tenant may have."""
-        return len(self.scheduler.held_back)
 
     def attach(self, worker: Worker) -> None:
         """A worker has come."""
@@ -252,11 +247,6 @@ class Queue:
         self.last_stuck = text
         self.counters.notice(Count.WORKERS_STUCK, text, about=about)
 
-    def resize(self, worker: Worker, prefetch: int) -> None:
-        """A worker has changed how much it takes."""
-        worker.prefetch = prefetch
-        self.offer(worker)
-
     def search(self, enough: Callable[[], bool], timeout: float) -> None:
         """Block until all ready jobs have been claimed and given to workers, or there is enough.
 
@@ -267,8 +257,7 @@ class Queue:
 
     def worker_list(self, most_jobs: int) -> list[WorkerRow]:
         """Describe its workers here, the seconds since each came, and their first jobs."""
-        now = self._timer.now()
-        return [worker.listed(self.name, now, most_jobs) for worker in self.deliveries.workers]
+        return [worker.listed(self.name, self._timer.now(), most_jobs) for worker in self.deliveries.workers]
 
     def kinds(self) -> Iterator[CountedKind]:
         """Return each kind of its jobs, as they were counted here."""
@@ -281,15 +270,15 @@ class Queue:
 
     # ---------------------------------------------------------------- results
 
-    def cancelled(self, job_id: str, group: str | None) -> None:
-        """A job was removed, the first of this group if it had one: answer its waiters, notify its worker.
+    def cancelled(self, job_id: str, removed: RemovedJob) -> None:
+        """A job was removed: let its group go on, answer its waiters, notify its worker.
 
         Another broker may have it, which looks for itself.
         """
-        self.settling.cancelled({job_id})
+        self.settling.cancelled({(job_id, removed.seq)})
         self._notify_brokers(BusKind.CANCELLED, 0)
-        if group is not None:
-            self.groups.freed([group])
+        if removed.group is not None:
+            self.groups.freed([removed.group])
         now = self.clock.now()
         self.endings.ends.note(Count.CANCELLED, [job_id], now)
         self.events.emit(Count.CANCELLED, now, [{"job": job_id}])
@@ -303,10 +292,11 @@ class Queue:
 
     def _find_cancelled(self, _looks: list[None]) -> None:
         """``kill -9`` meanwhile: its workers are notified of nothing, and their verdicts change nothing."""
-        ids = [job.id for job in self.scheduler.reservations.under(self._owners.current)]
-        for start in range(0, len(ids), _LOOKED_AT):
-            some = ids[start : start + _LOOKED_AT]
-            self.settling.cancelled(self._core.retry.run(partial(self.store.missing, some)))
+        jobs = self.scheduler.reservations.under(self._owners.current)
+        for start in range(0, len(jobs), _LOOKED_AT):
+            some = {job.id: job.seq for job in jobs[start : start + _LOOKED_AT]}
+            missing = self._core.retry.run(partial(self.store.missing, list(some)))
+            self.settling.cancelled({(job_id, some[job_id]) for job_id in missing})
 
     def ends(self, job_id: str | None, limit: int) -> list[EndRow]:
         """Return how a job has ended here, or the latest ends, as far as they are remembered."""

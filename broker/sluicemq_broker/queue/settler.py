@@ -246,10 +246,13 @@ class Settler:
         self._core.counters.notice(Count.WORKERS_HUNG_UP, text, about=about)
         delivery.worker.hang_up()
 
-    def cancelled(self, ids: Collection[str]) -> None:
-        """Drop jobs that were cancelled: none is handed out here, and workers that have one are notified."""
-        staged = self._core.scheduler.staging.remove(ids)
-        taken = self._core.scheduler.deliveries.cancel(ids, self._core.timer.now())
+    def cancelled(self, removed: Collection[tuple[str, int | None]]) -> None:
+        """Drop cancelled jobs, by id and number: none is handed out, and workers that have one are notified.
+
+        A later job of such an id, which may be here before MongoDB has answered, has another number.
+        """
+        staged = self._core.scheduler.staging.remove(removed)
+        taken = self._core.scheduler.deliveries.cancel(removed, self._core.timer.now())
         if not (staged or taken):
             return
         gone = [*staged, *(delivery.job for delivery in taken)]

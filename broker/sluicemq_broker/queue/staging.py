@@ -72,9 +72,9 @@ class Staging:
         """Take out the jobs reserved under one owner id."""
         return self._sort_out(lambda job: job.owner == owner)
 
-    def remove(self, ids: Container[str]) -> list[Job]:
-        """Take out the jobs with these ids."""
-        return self._sort_out(lambda job: job.id in ids)
+    def remove(self, removed: Container[tuple[str, int | None]]) -> list[Job]:
+        """Take out the jobs with these ids and numbers."""
+        return self._sort_out(lambda job: (job.id, job.seq) in removed)
 
     def take_expired(self, now: float) -> list[Job]:
         """Take out the jobs that have expired by then; costs nothing while none can have."""

@@ -294,7 +294,7 @@ class Census:
             rates=RatesRow(**queue.counters.rates(self._timer.now())),
             paused=tuple(sorted(queue.paused)),
             permits=queue.permits.held,
-            held_back=queue.held_back,
+            held_back=len(queue.scheduler.held_back),
             full=int(queue.capacity.full),
             error=(tally and tally.error) or None,
         )

@@ -77,6 +77,7 @@ from sluicemq_broker.store.jobs.expiry import ExpiredJobs
 from sluicemq_broker.store.jobs.failed_children import (
     DeadChild,
     FailedParent,
+    RemovedJob,
     count_failed_children,
     dead_children,
     death_after,

@@ -37,7 +37,8 @@ class SessionWorker(Worker):
 
     def grant(self, credit: int) -> None:
         """Set how many unsettled jobs it may have."""
-        self.queue.resize(self, credit)
+        self.prefetch = credit
+        self.queue.offer(self)
 
     def await_supply(self, timeout: float) -> None:
         """Block until ready jobs have been sent, as far as its credit goes.
@@ -98,7 +99,7 @@ class PoppingWorker(SessionWorker):
 
     def grant(self, credit: int) -> None:
         """Add to the jobs it wants; 0: it wants none."""
-        self.queue.resize(self, self.prefetch + credit if credit else 0)
+        super().grant(self.prefetch + credit if credit else 0)
 
     def await_supply(self, timeout: float) -> None:
         """Block as other workers do, and until jobs that are being removed for it have been sent."""

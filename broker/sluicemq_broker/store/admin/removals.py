@@ -29,6 +29,7 @@ from sluicemq_broker.store.jobs.failed_children import (
     NOT_AWAITED,
     FailedParent,
     ParentQueues,
+    RemovedJob,
     remove_children,
 )
 from sluicemq_broker.store.jobs.index_models import ENDED_INDEX
@@ -62,10 +63,10 @@ class Removals(Operations):
         self._parents = parents or _OfThisDatabase(database)
         self._portions = Portions(READ_AT_ONCE, notice)
 
-    def cancel(self, queue: str, job_id: str, now: float, *, running: bool = False) -> str | None:
+    def cancel(self, queue: str, job_id: str, now: float, *, running: bool = False) -> RemovedJob:
         """Remove one job that waits, or ``running``: one that a worker has, too, or a broker for one.
 
-        Raises :class:`NotFound` if there is none. Return its group, whose next job may go, or None. The
+        Return it: the next job of its group may go. Raises :class:`NotFound` if there is none. The
         verdict of its worker changes nothing any more, as each names the reservation. Lost reply: the job is
         there or removed; a repetition raises NOT_FOUND for a removed one. ``now`` spares a later job of this
         id, should the statement land late.
@@ -77,9 +78,9 @@ class Removals(Operations):
         with translated():
             jobs = self._jobs(queue)
             # failpoint jobs.cancel
-            cancelled = jobs.find_one_and_delete({**which, **NOT_AWAITED}, {"group": 1})
+            cancelled = jobs.find_one_and_delete({**which, **NOT_AWAITED}, {"seq": 1, "group": 1})
             if cancelled is not None:
-                return cancelled.get("group")
+                return RemovedJob(cancelled.get("seq"), cancelled.get("group"))
             child = self._remove_children(jobs, [job_id], which, "was cancelled", now)
             if not child:
                 raise not_waiting(jobs, queue, job_id, "cancelled", running=running)
@@ -185,7 +186,7 @@ class Removals(Operations):
 
     def _remove_children(
         self, jobs: Jobs, ids: Sequence[str], which: Document, why: str, now: float
-    ) -> list[str | None]:
+    ) -> list[RemovedJob]:
         return remove_children(jobs, ids, which, why, now, self._parents, self._portions)
 
     def dropping(

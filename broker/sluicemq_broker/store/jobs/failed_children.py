@@ -64,6 +64,13 @@ class FailedParent(NamedTuple):
     groups: list[str]
 
 
+class RemovedJob(NamedTuple):
+    """A job that was removed: its number, which no later job of its id has, and its group, if it has one."""
+
+    seq: int | None
+    group: str | None
+
+
 class ParentQueues(Protocol):
     """The queues in which the parents of removed jobs are."""
 
@@ -118,9 +125,8 @@ def death_after(store: QueueStore, since: float, count: int) -> float | None:
     dead = {"state": State.DEAD, "ended_at": {"$gte": date(since)}}
     with translated():
         found = store.jobs.find(dead, {"_id": 0, "state": 1, "ended_at": 1}, hint=ENDED_INDEX)
-        for document in found.sort("ended_at", 1).skip(count - 1).limit(1):
-            return seconds(document["ended_at"])
-    return None
+        last = found.sort("ended_at", 1).skip(count - 1).limit(1)
+        return next((seconds(document["ended_at"]) for document in last), None)
 
 
 def fail_parents(store: QueueStore, reasons: Mapping[Parent, str], now: float) -> dict[Parent, list[str]]:
@@ -163,15 +169,12 @@ def _fail(
 def mark_parents_notified(store: QueueStore, children: Sequence[DeadChild]) -> None:
     """Note in dead children that their parents were notified: retention may remove them from now on."""
     notified: Document = {"$set": {"parent.told": True}}
+    updates = [
+        UpdateOne({"_id": child.id, "seq": child.seq, "state": State.DEAD}, notified) for child in children
+    ]
     with translated():
         # failpoint children.mark_notified
-        store.jobs.bulk_write(
-            [
-                UpdateOne({"_id": child.id, "seq": child.seq, "state": State.DEAD}, notified)
-                for child in children
-            ],
-            ordered=False,
-        )
+        store.jobs.bulk_write(updates, ordered=False)
 
 
 def count_failed_children(
@@ -228,15 +231,15 @@ def remove_children(
     parents: ParentQueues,
     portions: Portions,
     queue: str = "",
-) -> list[str | None]:
+) -> list[RemovedJob]:
     """Remove the children among ``ids`` that match ``which`` and are awaited; their parents die, or go on.
 
     ``queue``: the name of their queue, which that of a collection put aside does not say.
 
-    Return the group, or None, of each removed child. Killed, or reply lost: of each portion all is done, or
+    Return the removed ones. Killed, or reply lost: of each portion all is done, or
     nothing; a repetition finds no children any more.
     """
-    removed: list[str | None] = []
+    removed: list[RemovedJob] = []
     queue = queue or queue_of(jobs.name)
     remove = partial(_remove, jobs, which=which, why=why, now=now, parents=parents, queue=queue)
     for part, answer in portions.carry_out(ids, remove):
@@ -255,17 +258,17 @@ def _remove(
     now: float,
     parents: ParentQueues,
     queue: str,
-) -> list[str | None]:
+) -> list[RemovedJob]:
     """Remove children and let their parents die, or count them, in one transaction."""
     awaited = {**which, "_id": {"$in": list(ids)}, **AWAITED}
 
     def read() -> list[Document]:
-        return list(jobs.find(awaited, {"parent": 1, "group": 1}, hint=BY_ID))
+        return list(jobs.find(awaited, {"parent": 1, "seq": 1, "group": 1}, hint=BY_ID))
 
     def apply(
         children: list[Document], session: ClientSession
     ) -> tuple[list[FailedParent], list[EndedParent]]:
-        removed[:] = [child.get("group") for child in children]
+        removed[:] = [RemovedJob(child.get("seq"), child.get("group")) for child in children]
         if not children:
             return [], []
         reasons = reasons_of(children, queue, why)
@@ -278,7 +281,7 @@ def _remove(
         require_all(jobs.delete_many(found, hint=BY_ID, session=session).deleted_count, len(children))
         return failed, ended
 
-    removed: list[str | None] = []
+    removed: list[RemovedJob] = []
     # failpoint removals
     failed, ended = transact(jobs.database.client, read, apply, "removals of children")
     parents.on_parents_failed(failed)
