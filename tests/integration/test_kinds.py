@@ -7,7 +7,7 @@ from weakref import WeakSet
 import pytest
 
 from sluicemq import Client, FanOut, Forward, Job, Producer, Reject, Worker
-from sluicemq_broker.runtime import OTHER_KINDS, Count
+from sluicemq_broker.runtime import OTHERS, Count
 from sluicemq_broker.runtime.kinds import MOST_OF_QUEUE, Kinds
 from support.broker_process import BrokerProcess
 from support.broker_under_test import serving
@@ -118,4 +118,4 @@ def test_a_flood_of_kinds_shares_one_row() -> None:
         kinds.add(Count.PUSHED, [f"kind-{number}"])
     found = dict(kinds.items())
     assert len(found) == MOST_OF_QUEUE + 1
-    assert found[OTHER_KINDS].values[Count.PUSHED] == 100
+    assert found[OTHERS].values[Count.PUSHED] == 100

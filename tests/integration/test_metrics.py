@@ -16,10 +16,11 @@ from sluicemq.protocol.rows import DeviceRow, QueueRow, from_document
 from sluicemq_broker.admin import Figures
 from sluicemq_broker.http import metrics
 from sluicemq_broker.http.exposition import form_for, written
-from sluicemq_broker.http.metrics import MOST_QUEUES, OTHERS, Detail, name_of
+from sluicemq_broker.http.metrics import MOST_QUEUES, Detail, name_of
 from sluicemq_broker.parts import kept as kept_part
 from sluicemq_broker.parts.streams import part as streams_part
 from sluicemq_broker.runtime import (
+    OTHERS,
     Count,
     Counters,
     Gauge,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from http import HTTPStatus
 from typing import Any, Final
 
 import falcon
@@ -22,8 +23,6 @@ from sluicemq_broker.security import Audit, Caller, Door, Needs
 #: A header of every request that changes something. Forms of other sites can't set it; scripts of other sites
 #: must ask the door first (CORS), and are refused.
 HEADER: Final = "X-SluiceMQ-Action"
-#: Answers from this status on are refusals.
-_REFUSED: Final = 400
 
 
 class Authorization:
@@ -117,7 +116,7 @@ class Recorded:
             queue,
         )
         outcome = getattr(context, "answer", None)
-        if response.status_code >= _REFUSED:
+        if response.status_code >= HTTPStatus.BAD_REQUEST:
             act.refused(_code_of(response))
         elif isinstance(outcome, Task):
             act.begun(outcome.id, outcome.outcome)

@@ -15,6 +15,7 @@ from sluicemq.protocol.errors import BadFramesError, UnavailableError
 from sluicemq.protocol.names import HTTP_TOKEN
 from sluicemq.protocol.permissions import Permissions
 from sluicemq_broker.config import BrokerSettings
+from sluicemq_broker.http.route import EVENT_STREAM
 from sluicemq_broker.http.sessions import Session, Sessions
 from sluicemq_broker.runtime import Buckets, Count, Counters, Timer
 from sluicemq_broker.security import (
@@ -30,15 +31,6 @@ from sluicemq_devices.sockets import owner_of
 
 log = logging.getLogger("broker.http")
 
-#: An event stream is opened again by the browser itself.
-_EVENTS: Final = "text/event-stream"
-#: Wrong tokens and passwords of one address, and of all: each second, and at once. More are not looked at.
-_WRONG_OF_ONE: Final = (1.0, 20.0)
-_WRONG_OF_ALL: Final = (10.0, 200.0)
-#: Wrong passwords of a user from an address that it has logged in from, and of all such pairs: behind an
-#: Ingress all clients have one address.
-_WRONG_OF_KNOWN: Final = (2.0, 100.0)
-_WRONG_OF_ALL_KNOWN: Final = (20.0, 1000.0)
 #: Characters of a token, a user or a password that are looked at.
 _LONGEST: Final = 1024
 
@@ -56,8 +48,11 @@ class Callers:
         self._security = security
         self._counters = counters
         self._timer = timer or Timer()
-        self._tries = Buckets(_WRONG_OF_ONE, _WRONG_OF_ALL)
-        self._tries_of_known = Buckets(_WRONG_OF_KNOWN, _WRONG_OF_ALL_KNOWN)
+        # Wrong tokens and passwords of one address, and of all: each second, and at once
+        self._tries = Buckets((1.0, 20.0), (10.0, 200.0))
+        # Wrong passwords of a user from an address that it has logged in from, and of all such pairs:
+        # behind an Ingress all clients have one address
+        self._tries_of_known = Buckets((2.0, 100.0), (20.0, 1000.0))
         self._owner = Principal(HTTP_TOKEN, Permissions.all())
         self.sessions = Sessions(settings.http_idle, security.logins, self._named)
         self.reconfigure(settings)
@@ -139,7 +134,9 @@ class Callers:
     def _session(self, request: falcon.Request) -> Session | None:
         cookies = request.get_cookie_values(self._cookie)
         # A header of requests that a page makes by itself: they don't count as use of the session
-        by_itself = request.get_header("X-SluiceMQ-Idle") or request.accept == _EVENTS
+        by_itself = (
+            request.get_header("X-SluiceMQ-Idle") or request.accept == EVENT_STREAM
+        )  # opened again by the browser
         return self.sessions.find(cookies[0], used=not by_itself) if cookies else None
 
     def _set_cookie(self, response: falcon.Response, cookie: str, *, secure: bool) -> None:

@@ -17,12 +17,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
-from typing import Final
 
 from sluicemq_broker.runtime import Count, Counters
-
-#: Seconds in which a peer must read a piece of its answer, when others wait.
-_PATIENT: Final = 1.0
 
 
 class ConnectionState(Enum):
@@ -155,10 +151,8 @@ class Connections:
         )
 
     def _stalled(self, now: float) -> Connection | None:
-        """Return the connection that has read nothing for longest, if that is too long."""
+        """Return the connection that has read nothing for longest, if that is a second."""
         slow = [
-            connection
-            for connection in self._all(ConnectionState.READING)
-            if now - connection.since >= _PATIENT
+            connection for connection in self._all(ConnectionState.READING) if now - connection.since >= 1.0
         ]
         return min(slow, key=lambda connection: connection.since, default=None)

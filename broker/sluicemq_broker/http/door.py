@@ -26,14 +26,9 @@ from sluicemq_devices.sockets import Outgoing, resolved
 
 log = logging.getLogger("broker.http")
 
-#: Connections at one time; where the process may open few files, a share of those, but not too few.
+#: Connections at one time.
 MOST_CONNECTIONS: Final = 100
-_SHARE_OF_FILES: Final = 10
-_FEW_CONNECTIONS: Final = 20
-#: Connections accepted in one turn of the hub: as many files may be open beyond those counted.
-_AT_ONCE: Final = 10
-#: Seconds without accepting, after a connection found no free file or memory.
-_PAUSE: Final = 0.1
+#: Errors of a connection that found no free file or memory.
 _WANTING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -51,10 +46,10 @@ class Application(Protocol):
 
 
 def limited_connections(counters: Counters, outgoing: Outgoing) -> Connections:
-    """Return the connections of a door, as many as the limit of open files allows."""
+    """Return the connections of a door; where the process may open few files, a tenth of those, or 20."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    few = files != resource.RLIM_INFINITY and files // _SHARE_OF_FILES < MOST_CONNECTIONS
-    most = max(_FEW_CONNECTIONS, files // _SHARE_OF_FILES) if few else MOST_CONNECTIONS
+    few = files != resource.RLIM_INFINITY and files // 10 < MOST_CONNECTIONS
+    most = max(20, files // 10) if few else MOST_CONNECTIONS
     if few:
         log.warning("the HTTP door accepts %d connections: the limit of open files is %d", most, files)
     return Connections(most, counters, outgoing.ration(None).hold)
@@ -109,7 +104,7 @@ class HttpDoor:
 class Server(WSGIServer):  # type: ignore[misc] # gevent has no types
     """gevent's server, which closes an idle connection for each one too many."""
 
-    max_accept = _AT_ONCE
+    max_accept = 10  # in one turn of the hub: as many files may be open beyond those counted
 
     def __init__(
         self,
@@ -153,7 +148,7 @@ class Server(WSGIServer):  # type: ignore[misc] # gevent has no types
                 )
                 if not self.connections.give_way(time.monotonic()):
                     self.stop_accepting()
-                    gevent.spawn_later(_PAUSE, self._start_accepting_if_started)
+                    gevent.spawn_later(0.1, self._start_accepting_if_started)
             return None  # other errors: the peer has left already
 
     def do_handle(self, *args: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any, Final
+from typing import Any
 
 import falcon
 
@@ -14,9 +14,6 @@ from sluicemq_broker.http.handler import CONNECTION
 from sluicemq_broker.http.route import Call, Method, read, read_query
 from sluicemq_broker.queues import Task
 from sluicemq_broker.security import plain
-
-#: Seconds to wait for an operation on many jobs before the answer is its id.
-_WAIT: Final = 2.0
 
 
 class Endpoint:
@@ -49,6 +46,6 @@ class Endpoint:
 
 def _outcome(answer: Any) -> dict[str, Any]:
     """Return ``{answer}``, or ``{task, done, total}`` of an operation that goes on."""
-    outcome = plain(answer.outcome(_WAIT) if isinstance(answer, Task) else answer)
+    outcome = plain(answer.outcome(2.0) if isinstance(answer, Task) else answer)
     goes_on = isinstance(outcome, dict) and TaskField.TASK in outcome
     return outcome if goes_on else {"answer": outcome}

@@ -20,9 +20,9 @@ from gevent.event import Event
 from sluicemq.protocol.errors import UnavailableError
 from sluicemq_devices.hub import NEXT_TURN
 
-#: Seconds to wait for a turn; and between two calls of ``meanwhile``.
+#: Seconds to wait for a turn; and between two looks for peers that read nothing.
 PATIENCE: Final = 5.0
-_LOOK: Final = 0.05
+LOOK: Final = 0.05
 
 #: A waiting peer: how much it has had, its number in order of arrival, and its alarm.
 _Waiting = tuple[int, int, Event]
@@ -98,7 +98,7 @@ class FairTurns:
             alarm.wait()
             return
         until = self._now() + self._patience
-        while not alarm.wait(_LOOK) and self._now() < until:
+        while not alarm.wait(LOOK) and self._now() < until:
             self._meanwhile()
 
 

@@ -39,21 +39,13 @@ from sluicemq_broker.runtime import Count
 
 log = logging.getLogger("broker.http")
 
-#: Seconds in which a peer must send a request, with the wait for it; and read a piece of an answer.
-READING: Final = 20.0
-WRITING: Final = 30.0
-#: Bytes of a piece.
+#: Bytes of a piece of an answer.
 _PIECE: Final = 16 * 1024
 #: Bytes of the body of a request: a thousand ids.
 MOST_BODY_BYTES: Final = 256 * 1024
 _LONGEST_LINE: Final = 8 * 1024
 #: The key of a request's :class:`Connection` in its environment.
 CONNECTION: Final = "sluicemq.connection"
-#: Characters of an error in the log.
-_SHOWN: Final = 200
-#: Bytes that are read and ignored before a connection is closed.
-_LEFT: Final = 256 * 1024
-_REFUSED: Final = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _BUSY: Final = json.dumps(
     {"code": UnavailableError.code, "message": "too many requests are being answered: try again in a moment"}
 ).encode()
@@ -92,7 +84,7 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
         try:
             if self.server.tls:
                 self._shake_hands()
-            self._socket.settimeout(WRITING)
+            self._socket.settimeout(30.0)  # for each piece of an answer
             self.handle()
         except OSError as error:  # the peer has left, or was cut
             if isinstance(error, SSLError) and not isinstance(error, SSLEOFError | SSLZeroReturnError):
@@ -134,7 +126,7 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
         """Read one request in time, and answer it."""
         self._connections.idle(self._connection, time.monotonic())
         self._came.room = MOST_HEADER_BYTES
-        self._deadline = gevent.Timeout.start_new(READING)
+        self._deadline = gevent.Timeout.start_new(20.0)  # with the wait for the request
         try:
             return super().handle_one_request()
         except _NoRequest as error:
@@ -246,12 +238,12 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
         if isinstance(ex, OSError):
             return None
         self._note_no_request(str(ex))
-        return "400", _REFUSED
+        return "400", b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
     def _note_no_request(self, why: str) -> None:
         """Count bytes that are no request, and log them, at most one line a second."""
         self.server.counters.notice(
-            Count.HTTP_BAD_REQUESTS, f"HTTP: no request from {self._connection.address}: {why[:_SHOWN]}"
+            Count.HTTP_BAD_REQUESTS, f"HTTP: no request from {self._connection.address}: {why[:200]}"
         )
 
     def _read_body(self) -> bytes:
@@ -313,7 +305,7 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
             if self._over_tls:
                 say_goodbye(self._socket)
             self._socket.shutdown(socket.SHUT_WR)
-            self._socket.recv(_LEFT)
+            self._socket.recv(256 * 1024)
         except OSError:
             pass
         self._socket.close()

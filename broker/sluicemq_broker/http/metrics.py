@@ -35,7 +35,7 @@ from sluicemq.protocol.rows import DeviceRow, QueueRow
 from sluicemq_broker import __version__
 from sluicemq_broker.admin import Figures
 from sluicemq_broker.http.exposition import Form, form_for, written
-from sluicemq_broker.runtime import BOUNDS, Count, Gauge, Histogram, KindCounters, Timing
+from sluicemq_broker.runtime import BOUNDS, OTHERS, Count, Gauge, Histogram, KindCounters, Timing
 from sluicemq_broker.security import Caller, visible
 from sluicemq_broker.store import SHOWN_STATES
 from sluicemq_devices.hub import DeviceCount, Metric, Mishap, let_others_run
@@ -46,17 +46,6 @@ MOST_QUEUES: Final = 1000
 MOST_TIMED: Final = 50
 #: Kinds with figures of their own.
 MOST_KINDS: Final = 500
-#: The label of all other queues.
-OTHERS: Final = "*"
-#: Seconds for which one answer serves all scrapes; more if scrapes would take a larger share of the CPU time,
-#: as with many queues; and at most.
-_SHARED: Final = 0.5
-_SHARE: Final = 0.005
-_SLOWEST: Final = 10.0
-#: Samples that are made in one turn of the hub, about: some milliseconds.
-_TURN: Final = 500
-#: Answers that are kept: in each form, for callers that see different queues.
-_MOST_KEPT: Final = 20
 _PREFIX: Final = "sluicemq_"
 
 #: Patterns of the queues that a caller may read, and of the streams; None: it sees all figures.
@@ -114,9 +103,10 @@ class Metrics:
             began = time.thread_time()
             families = self._registry.collect()
             text = written(families if asked[1] is None else _visible(families, caller), form)
-            until = self._now() + max(_SHARED, min(_SLOWEST, (time.thread_time() - began) / _SHARE))
+            # One answer serves all scrapes meanwhile: with many queues they take a 200th of the CPU time
+            until = self._now() + max(0.5, min(10.0, 200 * (time.thread_time() - began)))
         self._latest[asked] = until, text
-        if len(self._latest) > _MOST_KEPT:
+        if len(self._latest) > 20:  # in two forms, for callers that see different queues
             del self._latest[next(iter(self._latest))]
         return text
 
@@ -183,7 +173,7 @@ class BrokerCollector(Collector):
             for family in families:
                 yield family
                 rendered += len(family.samples)
-                if rendered >= _TURN:
+                if rendered >= 500:  # some milliseconds
                     rendered = 0
                     let_others_run()
 

@@ -14,15 +14,6 @@ from sluicemq.protocol.rows import BegunRow, ErrorRow
 from sluicemq_broker.http.authorization import HEADER
 from sluicemq_broker.http.route import BASE, Method, Nothing, Route, Table
 
-_DESCRIPTION: Final = (
-    "Read and change a broker. A caller shows `Authorization: Bearer` with the token of "
-    "`[broker] http_token` or of a principal, or has a session: the cookie that `/api/v1/login` sets. "
-    "A caller with neither is anonymous and may read what `[security] anonymous` permits. "
-    "An answer has only what its caller may see. A POST changes something: it needs a token or a session, "
-    "the header `X-SluiceMQ-Action` with any value, and `Content-Type: application/json`. Times are Unix "
-    "seconds where nothing else is said. Later versions only add fields: a client ignores those that it does "
-    "not know."
-)
 _REF: Final = "#/components/schemas/{name}"
 _ERRORS: Final = {
     "400": ("BadRequest", "the request is wrong: the message says how"),
@@ -36,15 +27,6 @@ _ERRORS: Final = {
     "429": ("TooMany", "too many wrong tokens"),
     "503": ("Unavailable", "MongoDB does not answer, or too much is asked at once"),
 }
-#: Bytes: text, or base64 for bytes that are no text. msgspec would say that they are always base64.
-_BYTES: Final = {
-    "description": "text, or base64 for bytes that are no text",
-    "oneOf": [
-        {"type": "string"},
-        {"type": "object", "properties": {"base64": {"type": "string"}}, "required": ["base64"]},
-    ],
-}
-_MSGSPEC_BYTES: Final = {"type": "string", "contentEncoding": "base64"}
 #: Names in paths.
 _NAMES: Final = {
     "queue": "the name of a queue",
@@ -54,7 +36,6 @@ _NAMES: Final = {
     "task_id": "the id of an operation",
     "subject": "queue, stream, device or broker",
 }
-_TOKEN: Final[list[dict[str, list[str]]]] = [{"token": []}, {"session": []}]
 
 
 def document(table: Table) -> dict[str, Any]:
@@ -74,7 +55,13 @@ def document(table: Table) -> dict[str, Any]:
         "info": {
             "title": "SluiceMQ",
             "version": "1",
-            "description": _DESCRIPTION,
+            "description": "Read and change a broker. A caller shows `Authorization: Bearer` with the token "
+            "of `[broker] http_token` or of a principal, or has a session: the cookie that `/api/v1/login` "
+            "sets. A caller with neither is anonymous and may read what `[security] anonymous` permits. An "
+            "answer has only what its caller may see. A POST changes something: it needs a token or a "
+            "session, the header `X-SluiceMQ-Action` with any value, and `Content-Type: application/json`. "
+            "Times are Unix seconds where nothing else is said. Later versions only add fields: a client "
+            "ignores those that it does not know.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": paths,
@@ -113,7 +100,13 @@ class _Schemas:
     def components(self) -> dict[str, Any]:
         """Return the schemas by name, without defaults: generators take those fields for required ones."""
         return {
-            "Bytes": _BYTES,
+            "Bytes": {
+                "description": "text, or base64 for bytes that are no text",
+                "oneOf": [
+                    {"type": "string"},
+                    {"type": "object", "properties": {"base64": {"type": "string"}}, "required": ["base64"]},
+                ],
+            },
             **{name: _without_defaults(component) for name, component in self._components.items()},
         }
 
@@ -133,9 +126,9 @@ def _is_a_type(kind: Any) -> bool:
 
 
 def _corrected(schema: Any) -> Any:
-    """Return a schema with bytes as this door writes them."""
+    """Return a schema with bytes as this door writes them; msgspec says that they are always base64."""
     if isinstance(schema, dict):
-        if _MSGSPEC_BYTES.items() <= schema.items():
+        if schema.get("contentEncoding") == "base64":
             return {"$ref": _REF.format(name="Bytes")}
         found = {key: _corrected(value) for key, value in schema.items()}
         if isinstance(words := found.get("description"), str):
@@ -159,7 +152,7 @@ def _operation(route: Route, schemas: _Schemas, *, former: bool) -> dict[str, An
         properties, required = schemas.fields(route.query)
         parameters += [_in_query(name, field, name in required) for name, field in properties.items()]
     if is_change:
-        parameters.insert(0, _HEADER)
+        parameters.insert(0, _action_header())
     words = route.name.replace(".", "_")
     return {
         "operationId": f"{words}_former" if former else words,
@@ -213,7 +206,19 @@ def _errors(route: Route) -> list[str]:
 def _security(route: Route) -> dict[str, Any]:
     if route.needs is None:
         return {"security": []}
-    return {"security": _TOKEN if route.method is Method.POST else [*_TOKEN, {}]}
+    anonymous: list[dict[str, list[str]]] = [] if route.method is Method.POST else [{}]
+    return {"security": [{"token": []}, {"session": []}, *anonymous]}
+
+
+def _action_header() -> dict[str, Any]:
+    words = "any value: pages of other sites can't send this header"
+    return {
+        "name": HEADER,
+        "in": "header",
+        "required": True,
+        "description": words,
+        "schema": {"type": "string"},
+    }
 
 
 def _in_path(name: str) -> dict[str, Any]:
@@ -223,12 +228,3 @@ def _in_path(name: str) -> dict[str, Any]:
 
 def _in_query(name: str, schema: Mapping[str, Any], required: bool) -> dict[str, Any]:  # noqa: FBT001
     return {"name": name, "in": "query", "required": required, "schema": schema}
-
-
-_HEADER: Final = {
-    "name": HEADER,
-    "in": "header",
-    "required": True,
-    "description": "any value: pages of other sites can't send this header",
-    "schema": {"type": "string"},
-}

@@ -55,8 +55,6 @@ from sluicemq_broker.http.route import BASE, Call, Method, Route
 from sluicemq_broker.http.sources import Sources
 from sluicemq_broker.security import NOTHING, Effect, Need, Needs, visible
 
-#: Bytes in memory from which on a job is large.
-_LARGE: Final = 256 * 1024
 _LINES: Final = "application/x-ndjson"
 _GET, _POST = Method.GET, Method.POST
 
@@ -89,7 +87,7 @@ def _read_job(of: Sources, request: falcon.Request, queue: str, job_id: str) -> 
     with of.turns.turn(connection.served):
         request.context.ask_again()
         size = jobs.weigh_show(queue, job_id)
-        if size <= _LARGE:
+        if size <= 256 * 1024:
             return dict(plain(jobs.show(queue, job_id)))
     with of.memory.for_large(size, connection), of.turns.turn(connection.served):
         request.context.ask_again()
@@ -152,7 +150,8 @@ _JOB: Final = f"{_QUEUE}/jobs/{{job_id}}"
 _DEAD: Final = f"{_QUEUE}/dead-letters"
 _OLD_DEAD: Final = f"{_QUEUE}/dead"
 
-QUEUES: Final = (
+#: All paths of this file.
+OF_QUEUES: Final = (
     Route(
         _GET, f"{BASE}/queues", "queues.list",
         "All queues, with the counts that the broker keeps; with any parameter a page of them", NOTHING,
@@ -198,8 +197,6 @@ QUEUES: Final = (
     ),
     Route(_POST, f"{_QUEUE}/delete", "queues.delete", "Remove a queue with all its jobs", _MANAGES, int,
           do=lambda of, _call, queue: of.admin.queues.delete(queue), act="delete"),
-)  # fmt: skip
-JOBS: Final = (
     Route(
         _GET, f"{_QUEUE}/jobs", "jobs.list",
         "Jobs of a state, page by page: waiting jobs in the order of delivery, ended jobs with the latest "
@@ -254,8 +251,6 @@ JOBS: Final = (
         do=lambda of, _call, queue, job_id: of.admin.dead_letters.redrive(queue, {"ids": [job_id]}, None),
         act="redrive", former=f"{_JOB}/retry",
     ),
-)  # fmt: skip
-DEAD_LETTERS: Final = (
     Route(
         _GET, f"{BASE}/errors", "dead_letters.by_error",
         "The errors of the latest dead letters, of all queues or one: what was raised, and where",
@@ -299,5 +294,3 @@ DEAD_LETTERS: Final = (
         body=DeadBody, act="discard", former=f"{_OLD_DEAD}/delete",
     ),
 )  # fmt: skip
-#: All paths of this file.
-OF_QUEUES: Final = (*QUEUES, *JOBS, *DEAD_LETTERS)

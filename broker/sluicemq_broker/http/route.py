@@ -21,6 +21,7 @@ from sluicemq_broker.security import Caller, Needs
 BASE: Final = "/api/v1"
 #: What a path answers with that is not JSON.
 PLAIN_TEXT: Final = "text/plain"
+EVENT_STREAM: Final = "text/event-stream"
 
 S = TypeVar("S", bound=Struct)
 

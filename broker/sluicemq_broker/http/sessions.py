@@ -8,15 +8,8 @@ restart of brokers ends none.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from sluicemq_broker.security import Caller, Login, Logins
-
-#: Sessions whose last use is remembered here, beside what their cookies say.
-_MOST: Final = 1000
-#: The share of the idle time after which a cookie is renewed, and the seconds at most.
-_RENEWED_SHARE: Final = 0.1
-_RENEWED: Final = 60.0
 
 
 class Session:
@@ -65,10 +58,13 @@ class Sessions:
         return is_used and self._logins.is_valid(session.login) and session.caller.is_known
 
     def renewed(self, session: Session) -> str | None:
-        """Return the cookie that says when a session was last used; None: the one it has says enough."""
+        """Return the cookie that says when a session was last used.
+
+        None: the one it has is not older than a tenth of the idle time, or a minute.
+        """
         login = session.login
         used = self._used.get(login.id, login.used)
-        if used - login.used < min(_RENEWED, self.idle * _RENEWED_SHARE) or not self.is_valid(session):
+        if used - login.used < min(60.0, self.idle / 10) or not self.is_valid(session):
             return None
         return self._logins.sign(login._replace(used=used), session.caller.key)
 
@@ -79,7 +75,7 @@ class Sessions:
 
     def _use(self, login: str) -> None:
         self._used.pop(login, None)
-        if len(self._used) >= _MOST:
+        if len(self._used) >= 1000:  # of others only their cookies say when they were used
             del self._used[next(iter(self._used))]
         self._used[login] = self._logins.now()
 

@@ -123,13 +123,11 @@ _OF_WORKER: Final = Needs(
 _OPERATES: Final = Needs(Action.OPERATE)
 _OPERATION: Final = Needs(Action.MANAGE, more=_of_operation, hidden=True)
 _SCHEDULE: Final = Needs(Action.MANAGE, more=_of_schedule, hidden=True)
-_SCHEDULE_DETAIL: Final = Needs(
-    Action.MANAGE, more=_of_schedule_detail, hidden=True, also=(Effect(Action.READ, "its queue"),)
-)
 _SCHEDULES: Final = f"{BASE}/schedules/{{name}}"
 _OPERATIONS: Final = f"{BASE}/operations"
 
-HEALTH: Final = (
+#: All paths that are answered from :class:`Sources`.
+CORE: Final = (
     Route(
         _GET, "/healthz", "health.live", "The process lives", None, Any,
         writes=True, do=health.live, media=PLAIN_TEXT, asks_store=False,
@@ -145,8 +143,6 @@ HEALTH: Final = (
         Any, writes=True, do=lambda of, request, response: of.metrics.on_get(request, response),
         media=PLAIN_TEXT, asks_store=False,
     ),
-)  # fmt: skip
-CALLERS: Final = (
     Route(
         _GET, f"{BASE}/me", "me.get", "Who the caller is, and what it may do", NOTHING, MeRow,
         writes=True, do=_serve_me, asks_store=False,
@@ -156,8 +152,6 @@ CALLERS: Final = (
     Route(_POST, f"{BASE}/logout", "me.logout", "End the session", NOTHING, None, writes=True, do=_log_out),
     Route(_POST, f"{BASE}/token", "me.check", "Check the token", NOTHING, None,
           do=lambda _of, _call: None, act="token"),
-)  # fmt: skip
-BROKERS: Final = (
     Route(
         _GET, f"{BASE}/broker", "brokers.counters", "The broker and its counters", _OPERATES, CountersRow,
         do=lambda of, _call: of.admin.broker.about(), asks_store=False,
@@ -188,8 +182,7 @@ BROKERS: Final = (
         Needs(Action.READ, "queue", shows=visible.all_kinds), KindsRow,
         do=_kinds, query=KindsQuery, asks_store=False,
     ),
-)  # fmt: skip
-SCHEDULES: Final = (
+    *OF_QUEUES,
     Route(
         _GET, f"{BASE}/schedules", "schedules.list", "Recurring jobs",
         Needs(Action.MANAGE, shows=visible.all_schedules), SchedulesRow,
@@ -199,7 +192,8 @@ SCHEDULES: Final = (
     ),
     Route(
         _GET, _SCHEDULES, "schedules.get", "A schedule, its next five runs, the jobs of its latest runs",
-        _SCHEDULE_DETAIL, ScheduleDetailRow, do=lambda of, _call, name: of.admin.schedules.show(name),
+        Needs(Action.MANAGE, more=_of_schedule_detail, hidden=True, also=(Effect(Action.READ, "its queue"),)),
+        ScheduleDetailRow, do=lambda of, _call, name: of.admin.schedules.show(name),
     ),
     Route(
         _POST, f"{_SCHEDULES}/add", "schedules.add", "Push a job again and again; replaces one of this name",
@@ -215,8 +209,6 @@ SCHEDULES: Final = (
           ScheduleRow, do=_schedule(wire.GO_ON), act="schedule resume"),
     Route(_POST, f"{_SCHEDULES}/run", "schedules.run", "Push one job of a schedule now", _SCHEDULE, str,
           do=_schedule(wire.RUN), act="schedule run"),
-)  # fmt: skip
-OPERATIONS: Final = (
     Route(
         _GET, _OPERATIONS, "operations.list", "Operations on many jobs of the last day, the latest first",
         Needs(Action.MANAGE, shows=visible.all_operations), OperationsRow,
@@ -232,8 +224,4 @@ OPERATIONS: Final = (
         do=lambda of, _call, task_id: of.admin.tasks.cancel(task_id), act="tcancel",
         former=f"{BASE}/tasks/{{task_id}}/cancel",
     ),
-)  # fmt: skip
-#: All paths that are answered from :class:`Sources`.
-CORE: Final = (
-    *HEALTH, *CALLERS, *BROKERS, *OF_QUEUES, *SCHEDULES, *OPERATIONS,
 )  # fmt: skip

@@ -9,7 +9,7 @@ from sluicemq_broker.runtime.counts import BALANCES, Count, Gauge, Timing
 from sluicemq_broker.runtime.events import Events
 from sluicemq_broker.runtime.histogram import BOUNDS, Histogram, percentile
 from sluicemq_broker.runtime.json_values import read_json
-from sluicemq_broker.runtime.kinds import OTHER_KINDS, CountedKind, KindCounters
+from sluicemq_broker.runtime.kinds import OTHERS, CountedKind, KindCounters
 from sluicemq_broker.runtime.labelled import (
     ALL,
     DEAD_LETTERS,

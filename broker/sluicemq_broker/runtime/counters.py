@@ -12,15 +12,13 @@ from weakref import WeakSet
 from sluicemq.protocol.errors import ForbiddenError, SluiceError
 from sluicemq_broker.runtime.counts import Count, Timing
 from sluicemq_broker.runtime.histogram import Histogram
-from sluicemq_broker.runtime.kinds import KindCounters, Kinds, Rates
+from sluicemq_broker.runtime.kinds import OTHERS, KindCounters, Kinds, Rates
 from sluicemq_devices.hub import About, Notices
 
 _RATED: Final = (Count.PUSHED, Count.DELIVERED, Count.COMMITTED)
 
 #: Queues that have histograms of their own: each takes about a kilobyte.
 MOST_TIMED: Final = 1000
-#: The name under which all other queues share one set of histograms.
-OTHERS: Final = "*"
 _OF_JOBS: Final = (Timing.TIME_IN_QUEUE, Timing.TIME_AT_WORKER, Timing.PUSH_CONFIRMATION)
 #: Durations whose sum is a counter of the queue.
 _SUMMED: Final = {Timing.TIME_IN_QUEUE: Count.WAITED, Timing.TIME_AT_WORKER: Count.WORKED}

@@ -11,10 +11,11 @@ from sluicemq.protocol.rows import KindRatesRow, KindRow, from_document
 from sluicemq_broker.runtime.counts import Count
 from sluicemq_broker.runtime.histogram import Histogram, percentile
 
-#: Kinds with counters of their own: of one queue, and of all. Further ones share :data:`OTHER_KINDS`.
+#: Kinds with counters of their own: of one queue, and of all. Further ones share :data:`OTHERS`.
 MOST_OF_QUEUE: Final = 1000
 MOST_OF_ALL: Final = 2000
-OTHER_KINDS: Final = "*"
+#: The name under which all that have no figures of their own are counted.
+OTHERS: Final = "*"
 _RATED: Final = (Count.PUSHED, Count.COMMITTED, Count.ROLLED_BACK)
 
 
@@ -109,7 +110,7 @@ class Kinds:
         found = self._known.get(kind)
         if found is None:
             if len(self._known) >= MOST_OF_QUEUE or len(self._all) >= MOST_OF_ALL:
-                kind = OTHER_KINDS
+                kind = OTHERS
             found = self._known.get(kind) or self._known.setdefault(kind, KindCounters(self._now))
             self._all.add(found)
         return found
