@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.rows import (
@@ -24,10 +24,6 @@ from sluicemq_broker.queues import Queues, check_name
 from sluicemq_broker.runtime import TEXT, Gauge, Turns, read_options
 from sluicemq_broker.store import SCHEMA, StoreAvailability
 from sluicemq_devices.sockets import Switchboard
-
-#: Events in one answer.
-_MOST_EVENTS: Final = 1000
-_WELL: Final = ""
 
 
 class BrokerAdmin:
@@ -65,8 +61,8 @@ class BrokerAdmin:
         no_lease = f"{'the store takes no heartbeat' if store else why}: no jobs are handed out"
         return {
             "store": store,
-            "lease": _WELL if self._context.owners.sure else no_lease,
-            "doors": _WELL if self._is_open() else "the broker starts or stops",
+            "lease": "" if self._context.owners.sure else no_lease,
+            "doors": "" if self._is_open() else "the broker starts or stops",
         }
 
     def counters(self) -> CountersRow:
@@ -119,6 +115,4 @@ class BrokerAdmin:
         """
         read = read_options(options, {"after": whole(0, wire.MAX_NUMBER), "queue": TEXT}, "EVENTS")
         queue = check_name(read["queue"]) if "queue" in read else None
-        return from_wire(
-            EventsRow, self._context.events.read(read.get("after"), queue, _MOST_EVENTS, is_seen)
-        )
+        return from_wire(EventsRow, self._context.events.read(read.get("after"), queue, 1000, is_seen))

@@ -21,13 +21,6 @@ from sluicemq_devices.hub import in_pieces
 #: Jobs in one page of a list.
 MOST_LISTED: Final = 200
 _LAST_TIME: Final = 253_370_000_000
-#: Queues whose dead letters are looked at for their errors, and dead letters of each at least; and
-#: milliseconds that this may take.
-_MOST_QUEUES: Final = 100
-_LEAST_OF_ONE: Final = 20
-_MOST_MS: Final = 2000
-#: Characters of a type or place, at most.
-_LONGEST: Final = 1000
 
 
 class DeadLetterAdmin:
@@ -60,7 +53,7 @@ class DeadLetterAdmin:
     def errors(self, name: str | None, is_seen: Callable[[str], bool]) -> ErrorsRow:
         """Return the errors behind the latest dead letters, of one queue or of all that are seen.
 
-        An error is a type and a place. Those of the queues with the most dead letters are looked at.
+        An error is a type and a place. Those of the 100 queues with the most dead letters are looked at.
         """
         if name is not None:
             self._queues.get(name)
@@ -69,11 +62,11 @@ class DeadLetterAdmin:
         dying = sorted(
             (queue for queue in names if counted[queue] != 0), key=lambda queue: -(counted[queue] or 1)
         )
-        looked_at, now = dying[:_MOST_QUEUES], self._clock.now()
-        most = max(_LEAST_OF_ONE, SAMPLE // max(1, len(looked_at)))
+        looked_at, now = dying[:100], self._clock.now()
+        most = max(20, SAMPLE // max(1, len(looked_at)))
         found: list[LatestError] = []
         for database, some in self._queues.by_database(map(self._queues.get, looked_at)).items():
-            found += latest_errors(database, some, most, now, _MOST_MS)
+            found += latest_errors(database, some, most, now, most_ms=2000)
         return errors_row(found, most, counted)
 
     def about(self, queue: str, what: str, which: dict[str, Any]) -> CountRow | ReasonsRow | JobPage:
@@ -98,7 +91,7 @@ class DeadLetterAdmin:
 
 
 def _is_short(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= _LONGEST
+    return isinstance(value, str) and len(value) <= 1000
 
 
 #: The options that choose dead letters.
@@ -133,13 +126,8 @@ def _chosen(which: dict[str, Any]) -> dict[str, Any]:
     return read_options(which, CHOICE, "a choice of dead letters")
 
 
-#: Errors in one answer; queues, kinds and workers that one names.
-_MOST_ERRORS: Final = 50
-_MOST_NAMES: Final = 10
-
-
 def errors_row(found: Sequence[LatestError], most: int, counted: Mapping[str, int | None]) -> ErrorsRow:
-    """Group errors, the latest first, of up to ``most`` dead letters of each queue.
+    """Group errors, the latest first, of up to ``most`` dead letters of each queue; 50 are returned.
 
     ``counted``: about how many each queue has; it is known where fewer than ``most`` were found.
     """
@@ -153,7 +141,7 @@ def errors_row(found: Sequence[LatestError], most: int, counted: Mapping[str, in
     rows.sort(key=lambda row: (-row.count, row.type, row.place))
     total = sum(max(counted.get(queue) or 0, number) for queue, number in looked.items())
     unseen = sum(number or 0 for queue, number in counted.items() if queue not in looked)
-    return ErrorsRow(errors=tuple(rows[:_MOST_ERRORS]), looked=len(found), dead=total + unseen)
+    return ErrorsRow(errors=tuple(rows[:50]), looked=len(found), dead=total + unseen)
 
 
 def _row(kind: str, place: str, these: Sequence[LatestError], weights: Mapping[str, float]) -> DeadErrorRow:
@@ -177,4 +165,4 @@ def _row(kind: str, place: str, these: Sequence[LatestError], weights: Mapping[s
 
 def _most(names: Iterable[str]) -> tuple[str, ...]:
     """Return the most frequent of these names."""
-    return tuple(name for name, _ in Counter(filter(None, names)).most_common(_MOST_NAMES))
+    return tuple(name for name, _ in Counter(filter(None, names)).most_common(10))

@@ -27,12 +27,6 @@ from sluicemq_broker.security import Caller, visible
 from sluicemq_broker.store import QUEUES_AT_ONCE, SHOWN_STATES, SLICE, Candidate, Search, Wanted, with_id
 from sluicemq_devices.hub import in_pieces
 
-#: Seconds of one request, about. Searches at once, one for each principal; and those that run or wait: of all
-#: principals, and of one, so that nobody takes all places.
-_SECONDS: Final = 0.1
-_AT_ONCE: Final = 2
-_MOST_ASKED: Final = 16
-_MOST_OF_ONE: Final = 8
 _MOST_FOUND: Final = 200
 _LONGEST: Final = 256
 _MOST_HEADERS: Final = 8
@@ -46,7 +40,7 @@ class Finder:
         queues: Queues,
         census: Census,
         context: Context,
-        seconds: float = _SECONDS,
+        seconds: float = 0.1,
         size: int = SLICE,
     ) -> None:
         self._queues = queues
@@ -55,7 +49,7 @@ class Finder:
         self._timer = context.timer
         self._seconds = seconds
         self._size = size
-        self._slots = QuerySlots(_AT_ONCE, context.timer.now)
+        self._slots = QuerySlots(2, context.timer.now)
         self._users: dict[str, SlotUser] = {}
         self._asked = 0
 
@@ -126,10 +120,13 @@ class Finder:
 
     @contextmanager
     def _turn(self, caller: Caller) -> Iterator[None]:
-        """Wait until this principal's turn has come; raises Unavailable where too many wait."""
+        """Wait until this principal's turn has come; raises Unavailable where too many run or wait.
+
+        Principals have one turn each, and half of the 16 places at most, so that nobody takes all of them.
+        """
         user = self._users.get(caller.name) or self._slots.user()
         own = user.slots + len(user.later)
-        if self._asked >= _MOST_ASKED or own >= _MOST_OF_ONE:
+        if self._asked >= 16 or own >= 8:
             raise UnavailableError(
                 f"{self._asked} searches wait already, {own} of this principal: try again in a second"
             )

@@ -30,7 +30,6 @@ from sluicemq_broker.store import (
 from sluicemq_broker.store import JobPage as Page
 from sluicemq_devices.hub import in_pieces
 
-_CHANGEABLE: Final = frozenset(option.name for option in OPTIONS.values() if option.changeable)
 _MOST_PEEKED: Final = 1000
 _PEEKED_BYTES: Final = 8 * 1024 * 1024
 #: Times the bytes of a stored job: it is in memory as it came, unpacked, and as it is sent.
@@ -118,7 +117,7 @@ class JobAdmin:
     def change(self, name: str, job_id: str, fields: dict[str, Any]) -> Unchanged | None:
         """Give a waiting job another priority, or another delay from now on."""
         queue = self._queues.get(name)
-        if not fields or fields.keys() - _CHANGEABLE:
+        if not fields or fields.keys() - {option.name for option in OPTIONS.values() if option.changeable}:
             raise BadFramesError("a change is a map of priority, delay, or both")
         read = check_headers(fields)
         now = self._clock.now()
@@ -151,7 +150,8 @@ class JobAdmin:
 
         ``children``: with the children for which it waits, those that run too.
         """
-        queue, read = self._queues.get(name), read_options(options or {}, _CANCEL, "a CANCEL")
+        queue = self._queues.get(name)
+        read = read_options(options or {}, {"running": FLAG, "children": FLAG}, "a CANCEL")
         children = self._removals(queue).children_of(name, job_id) if read.get("children") else []
         for other in {child for child, _ in children}:
             authorize(caller, Action.MANAGE, other)
@@ -224,9 +224,6 @@ def _is_of_a_place(value: Any) -> bool:
 def _first_of(options: dict[str, Any] | None) -> int | None:
     first: int | None = read_options(options or {}, {"first": whole(0, MOST_CUT)}, "a PEEK").get("first")
     return first
-
-
-_CANCEL: Final = {"running": FLAG, "children": FLAG}
 
 
 def check_state(state: str, allowed: Sequence[str] = SHOWN_STATES) -> None:

@@ -29,10 +29,9 @@ from sluicemq_broker.security import (
 )
 from sluicemq_broker.store import MOST_KEYS, KeyKind, PrincipalKey, PrincipalRecord, PrincipalStore
 
-#: Principals in one list, at most; characters of a password, at least, and of a note, at most.
+#: Principals in one list, at most; characters of a password, at least.
 MOST_LISTED: Final = 1000
 SHORTEST_PASSWORD: Final = 8
-_LONGEST_NOTE: Final = 200
 
 #: Makes a changed principal of the stored one, None if there is none; or None: it is removed.
 Change = Callable[[PrincipalRecord | None], PrincipalRecord | None]
@@ -359,7 +358,7 @@ _FIELDS: Final = {
         OPTIONS["tenant"].rule.expected, lambda value: value if value == "" else OPTIONS["tenant"].rule(value)
     ),
     "limits": kept("a map of max_rate and max_bytes_rate", lambda value: isinstance(value, dict)),
-    "note": _text(f"a note of up to {_LONGEST_NOTE} characters", 0, _LONGEST_NOTE),
+    "note": _text("a note of up to 200 characters", 0, 200),
     "kind": one_of(*KeyKind),
     "id": _text("the id of a key", 1, 64),
     "drop": FLAG,

@@ -42,11 +42,6 @@ OF_ON_DEAD: Final = (
     Effect(Action.PUSH, "the queue of `on_dead`"),
     Effect(Action.CREATE, "the queue of `on_dead`, if it is not there"),
 )
-#: Workers in one answer, and jobs of each: more than a person reads.
-_MOST_WORKERS: Final = 1000
-_MOST_OF_ONE: Final = 20
-#: Kinds of jobs in one answer: they are computed in one turn of the hub.
-_MOST_KINDS: Final = 1000
 Answer = TypeVar("Answer")
 
 
@@ -83,7 +78,7 @@ class QueueAdmin:
         """
         queues = self._queues if name is None else [self._queues.get(name)]
         seen = (queue for queue in queues if queue.workers and is_seen(queue.name))
-        return list(islice((row for queue in seen for row in queue.worker_list(_MOST_OF_ONE)), _MOST_WORKERS))
+        return list(islice((row for queue in seen for row in queue.worker_list(most_jobs=20)), 1000))
 
     def order_worker(self, action: str, name: str, caller: Caller) -> int:
         """Let the workers of this name get no more jobs, or end them; returns how many queues they work on.
@@ -115,7 +110,7 @@ class QueueAdmin:
         )
 
     def kinds(
-        self, name: str | None, is_seen: Callable[[str], bool], contains: str = "", limit: int = _MOST_KINDS
+        self, name: str | None, is_seen: Callable[[str], bool], contains: str = "", limit: int = 1000
     ) -> list[KindRow]:
         """Return the kinds of jobs at this broker, or those of one queue; ``is_seen`` as for workers.
 

@@ -148,11 +148,10 @@ def _row(schedule: Schedule) -> ScheduleRow:
     )
 
 
-_LARGEST: Final = sys.float_info.max
 _OPTIONS: Final = {
     **dict.fromkeys(("name", "queue", "cron", "timezone"), TEXT),
     "payload": kept("bin", lambda value: isinstance(value, bytes)),
-    "every": number(-_LARGEST, _LARGEST, "a number of seconds"),
+    "every": number(-sys.float_info.max, sys.float_info.max, "a number of seconds"),
     "misfire": one_of(*Misfire),
     "options": kept("a map of headers", lambda value: isinstance(value, dict)),
 }

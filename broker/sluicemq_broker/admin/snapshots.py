@@ -20,14 +20,8 @@ from sluicemq_broker.security import Caller, visible
 from sluicemq_broker.store import SHOWN_STATES
 from sluicemq_devices.hub import in_pieces
 
-#: Rows of queues in one answer.
-MOST_ROWS: Final = 200
-#: Queues in one answer that need attention; a queue does when a job waits longer than these seconds.
-_MOST_ATTENTION: Final = 8
-_MOST_DYING: Final = 100
 #: Views whose JSON is kept for others with an equal view, while a snapshot is the latest one.
 _MOST_VIEWS: Final = 50
-_LONG: Final = 60.0
 #: Seconds for which a snapshot answers single questions.
 FRESH: Final = 1.0
 
@@ -57,13 +51,10 @@ _KEYS: Final[Mapping[str, tuple[Callable[[QueueRow], Any], bool]]] = {
     Sorting.WORKERS: (attrgetter("workers"), True),
     Sorting.OLDEST: (lambda row: row.oldest_ready_age or 0.0, True),
 }
-_SUMMED: Final = (*SHOWN_STATES, "workers", str(Gauge.IN_FLIGHT))
-_RATED: Final = ("pushed", "delivered", "committed")
 
 
 #: What a caller sees: the patterns of the queues that it may read, and whether it may operate.
 _Sight = tuple[tuple[str, ...], bool]
-_EVERYTHING: Final = ((EVERY,), True)
 #: Facts of the broker that callers without ``operate`` see, too.
 _OF_EVERYBODY: Final = frozenset({"name", "version", Gauge.UPTIME, "store", Gauge.STORE_SILENT})
 
@@ -74,7 +65,7 @@ class View(Struct, frozen=True):
     sort: Sorting = Sorting.NAME
     contains: str = ""
     offset: Annotated[int, Meta(ge=0)] = 0
-    limit: Annotated[int, Meta(ge=0, le=MOST_ROWS)] = 0
+    limit: Annotated[int, Meta(ge=0, le=200)] = 0
     reverse: bool = False
     only: Annotated[str, Meta(description="the whole name of one queue")] = ""
 
@@ -111,7 +102,7 @@ class Snapshot:
         """
         caller = caller.as_now()
         sight = caller.principal.permissions.patterns(Action.READ), caller.may(Action.OPERATE)
-        if sight == _EVERYTHING:
+        if sight == ((EVERY,), True):
             return self
         with self._one_at_a_time:  # those that wait find it made
             seen = self._seen.get(sight) or self._for(caller)
@@ -144,7 +135,7 @@ class Snapshot:
     def whole(self, view: View) -> OverviewRow:
         """Return all that a dashboard with this view shows."""
         about, dying, page = self._about, self._dying, self.page(view)
-        most = sorted(dying, key=lambda name: -dying[name])[:_MOST_DYING]
+        most = sorted(dying, key=lambda name: -dying[name])[:100]
         return OverviewRow(
             at=about.at,
             broker=about.broker.broker,
@@ -195,9 +186,9 @@ def visible_in_turns(caller: Caller, rows: list[QueueRow]) -> list[QueueRow]:
 
 def _attention(rows: list[QueueRow], dying: Mapping[str, int]) -> tuple[QueueRow, ...]:
     """Return queues whose jobs die, that are paused, or whose jobs wait: the longest wait first."""
-    found = [row for row in rows if row.name in dying or row.paused or _waits(row) > _LONG]
+    found = [row for row in rows if row.name in dying or row.paused or _waits(row) > 60.0]
     found.sort(key=lambda row: (row.name in dying, _waits(row)), reverse=True)
-    return tuple(found[:_MOST_ATTENTION])
+    return tuple(found[:8])
 
 
 def _waits(row: QueueRow) -> float:
@@ -207,9 +198,15 @@ def _waits(row: QueueRow) -> float:
 def _totals(rows: list[QueueRow]) -> TotalsRow:
     ages = [row.oldest_ready_age for row in rows]
     return TotalsRow(
-        **{name: sum([getattr(row, name) for row in rows]) for name in _SUMMED},
+        **{
+            name: sum([getattr(row, name) for row in rows])
+            for name in (*SHOWN_STATES, "workers", str(Gauge.IN_FLIGHT))
+        },
         rates=RatesRow(
-            **{name: round(sum([getattr(row.rates, name) for row in rows]), 3) for name in _RATED}
+            **{
+                name: round(sum([getattr(row.rates, name) for row in rows]), 3)
+                for name in RatesRow.__struct_fields__
+            }
         ),
         oldest_ready_age=max((age for age in ages if age is not None), default=None),
         queues=len(rows),

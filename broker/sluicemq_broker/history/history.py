@@ -19,19 +19,16 @@ from sluicemq.protocol.rows import HistoryRow, PointRow
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import State
 from sluicemq_broker.queues import Census, Queues
-from sluicemq_broker.runtime import BOUNDS, Subjects, Timing
-from sluicemq_broker.store import Documents, HistoryStore, HistorySubject, MinuteCounts, day_of
+from sluicemq_broker.runtime import ALL, BOUNDS, Subjects, Timing
+from sluicemq_broker.store import DAY, Documents, HistoryStore, HistorySubject, MinuteCounts, day_of
 from sluicemq_devices.hub import in_pieces, let_others_run
 
 #: Seconds between two writes.
 FLUSH: Final = 10.0
 #: Expected number of draws until midnight that make tomorrow's document of a subject ahead of time.
 _AHEAD: Final = 4
-_DAY: Final = 86400.0
 #: Days that are shown by hours, and by days.
 _BY_HOUR, _BY_DAY = 30, 366
-#: The name under which all brokers of a database count together.
-ALL: Final = "*"
 QUEUE: Final = "queue"
 KIND: Final = "kind"
 BROKER: Final = "broker"
@@ -198,8 +195,8 @@ class History:
         has its document early, one first used in the evening still before midnight.
         """
         now = self._clock.now()
-        tomorrow = day_of(now + _DAY)
-        chance = _AHEAD * FLUSH / max(FLUSH, _DAY - now % _DAY)
+        tomorrow = day_of(now + DAY)
+        chance = _AHEAD * FLUSH / max(FLUSH, DAY - now % DAY)
         for subject in subjects:
             where = (database, subject)
             if self._ahead.get(where) != tomorrow and self._random.random() < chance:
@@ -238,7 +235,7 @@ class History:
             name=name,
             span=span,
             since=_seconds(first),
-            until=min(_seconds(last) + _DAY, self._clock.now()),
+            until=min(_seconds(last) + DAY, self._clock.now()),
             total=_named(_sum(points.values())),
             points=tuple(
                 PointRow(at=_seconds(at), counted=_named(counted)) for at, counted in sorted(points.items())

@@ -113,5 +113,5 @@ from sluicemq_broker.store.streams.subscriptions import (
     Subscription,
     SubscriptionStore,
 )
-from sluicemq_broker.store.values import date, seconds
+from sluicemq_broker.store.values import DAY, date, seconds
 from sluicemq_broker.store.write_results import Pushed

@@ -12,6 +12,9 @@ Document = dict[str, Any]
 #: The collection of a queue.
 Jobs = Collection[Document]
 
+#: Seconds of a day: for so long is kept what other brokers, or people, may still ask for.
+DAY: Final = 86_400
+
 
 def date(seconds: float) -> datetime:
     """Return Unix seconds as MongoDB's date, in milliseconds: naive UTC, as it is read.

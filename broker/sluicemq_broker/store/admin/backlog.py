@@ -16,11 +16,8 @@ from sluicemq_broker.store.jobs.documents import FOR_CHILDREN, collection
 from sluicemq_broker.store.jobs.indexes import may_have
 from sluicemq_broker.store.values import Document, Jobs, date, seconds
 
-#: Jobs of each state that are looked at, and milliseconds for that.
+#: Jobs of each state that are looked at.
 MOST_LOOKED_AT: Final = 10_000
-_MOST_MS: Final = 1000
-#: The largest kinds, tenants and groups that are returned.
-_MOST_SHOWN: Final = 50
 #: A pack is one document of several jobs, which have one kind and no tenant.
 _COUNT: Final = {"$sum": {"$ifNull": ["$left", 1]}}
 
@@ -68,7 +65,7 @@ def _first(
         name: [
             {"$group": {"_id": path, "jobs": _COUNT, "oldest": {"$min": since}}},
             {"$sort": {"jobs": -1, "_id": 1}},
-            {"$limit": _MOST_SHOWN},
+            {"$limit": 50},
         ]
         for name, path in names.items()
     }
@@ -78,7 +75,7 @@ def _first(
         {"$match": those},
         {"$facet": {"all": [{"$group": {"_id": None, "jobs": _COUNT}}], **facets}},
     ]
-    (found,) = jobs.aggregate(steps, hint=order_shown(jobs, state).by, maxTimeMS=_MOST_MS)
+    (found,) = jobs.aggregate(steps, hint=order_shown(jobs, state).by, maxTimeMS=1000)
     return dict(found)
 
 

@@ -24,7 +24,7 @@ from sluicemq_broker.store.jobs.schedules import MOST_SCHEDULES, read_schedule
 from sluicemq_broker.store.set_aside import Reader
 from sluicemq_broker.store.streams.stream_store import STREAM_PREFIX
 from sluicemq_broker.store.streams.subscriptions import MOST_SUBSCRIPTIONS, read_subscription
-from sluicemq_broker.store.values import Document
+from sluicemq_broker.store.values import DAY, Document
 
 #: The name under which the collections of removed queues are measured together.
 LEFT: Final = "removed"
@@ -47,7 +47,7 @@ class Collection(NamedTuple):
 
 def _of_days(days: float, most: int | None, *dates: str) -> Collection:
     number = "" if most is None else f", {most:,}"
-    return Collection(f"{of_time(days * _DAY)}{number}", most, (dates[0], dates[-1]))
+    return Collection(f"{of_time(days * DAY)}{number}", most, (dates[0], dates[-1]))
 
 
 def _read_meta(stored: Document) -> object:
@@ -59,9 +59,7 @@ def _revised(read: Reader[object]) -> Reader[object]:
     return lambda stored: read_last(stored) if stored["_id"] == LAST else read(stored)
 
 
-_DAY: Final = 86_400.0
 _AUDITED: Final = len(AuditKind) * MOST_AUDITED
-_WITH_QUEUES: Final = "its queues: a day longer"
 
 #: All collections of a broker that are named by no queue or stream: what is here is shown, checked by the
 #: doctor and restored. ``bus`` is read once, and ``places`` has only counters of the server's.
@@ -77,11 +75,11 @@ COLLECTIONS: Final[dict[str, Collection]] = {
     "incidents": Collection(
         f"incident_retention, {MOST_INCIDENTS:,}", MOST_INCIDENTS, ("until", "until"), read=read_incident
     ),
-    "limits": Collection(_WITH_QUEUES, read=read_limits),
+    "limits": Collection("its queues: a day longer", read=read_limits),
     "logins": _of_days(1, None, "removed_at")._replace(read=_revised(read_login)),
     "meta": Collection("a few documents", read=_read_meta),
     "owners": _of_days(1, None, "ended_at")._replace(read=read_broker),
-    "places": Collection(_WITH_QUEUES),
+    "places": Collection("its queues: a day longer"),
     "principals": Collection(
         f"{MOST_PRINCIPALS:,}", MOST_PRINCIPALS, read=_revised(read_principal), at_start=False
     ),

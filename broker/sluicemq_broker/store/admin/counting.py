@@ -33,8 +33,6 @@ from sluicemq_broker.store.values import Document, Jobs, date
 COUNTED_EXACTLY: Final = 10_000
 #: Jobs in all from which a sample decides first which states are not worth counting.
 SURELY_MANY: Final = 100_000
-#: Milliseconds for each priority among which the oldest ready job is looked for.
-_MOST_MS: Final = 50
 _INDEX_OF: Final = {
     State.READY: READY_INDEX,
     SCHEDULED: READY_INDEX,
@@ -148,7 +146,7 @@ class Counting:
             }
             try:
                 first = self._jobs.find_one(
-                    line, {"priority": 1, "eligible_at": 1}, sort=ORDER, max_time_ms=_MOST_MS
+                    line, {"priority": 1, "eligible_at": 1}, sort=ORDER, max_time_ms=50
                 )
             except ExecutionTimeout:  # it would pass over a million that have expired
                 return None

@@ -35,17 +35,15 @@ from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.creation import by_majority
 from sluicemq_broker.store.errors import ServerCode, brief, translated
 from sluicemq_broker.store.set_aside import ASIDE, MAP, TEXT, Damaged, field, readable
-from sluicemq_broker.store.values import Document, date
+from sluicemq_broker.store.values import DAY, Document, date
 
 #: Days for which minutes are kept, hours and days, and months.
 MINUTES_KEPT, DAYS_KEPT, MONTHS_KEPT = 8, 400, 5 * 366
 #: Documents of days, and of months, at most: names that come and go make one for each day.
 MOST_DAYS: Final = 1_000_000
 _HOURS: Final = [f"{hour:02}" for hour in range(24)]
-#: Documents in one statement, so that the driver encodes none for long; and in one roll-up.
-_AT_ONCE: Final = 50
+#: Documents in one roll-up.
 _ROLLED_UP_AT_ONCE: Final = 20
-_DAY: Final = 86400
 #: Codes for a document in which nothing can be counted: a map, or a number, is none.
 _NO_PLACE: Final = {ServerCode.TYPE_MISMATCH, ServerCode.PATH_NOT_VIABLE}
 _DATE: Final = kept("a date", lambda value: isinstance(value, datetime))
@@ -74,7 +72,7 @@ class MinuteCounts(NamedTuple):
 class HistoryStore:
     """The history in one database; ``kept``: seconds for which hours and days are."""
 
-    def __init__(self, database: Documents, kept: float = DAYS_KEPT * _DAY) -> None:
+    def __init__(self, database: Documents, kept: float = DAYS_KEPT * DAY) -> None:
         self._kept = timedelta(seconds=kept)
         self._days = durable(database)["history"]
         self._months = durable(database)["history_months"]
@@ -103,8 +101,8 @@ class HistoryStore:
         updates = _updates(writer, number, counted)
         documents = list(updates)
         with translated():
-            for at in range(0, len(documents), _AT_ONCE):
-                self._add({document: updates[document] for document in documents[at : at + _AT_ONCE]})
+            for at in range(0, len(documents), 50):  # so that the driver encodes no statement for long
+                self._add({document: updates[document] for document in documents[at : at + 50]})
 
     def _add(self, updates: dict[str, UpdateOne]) -> None:
         if self._written(list(updates.values())) == len(updates):
@@ -266,7 +264,7 @@ class HistoryStore:
 
 def day_of(seconds: float) -> datetime:
     """Return the day of a time, in UTC, as MongoDB keeps it."""
-    return date(seconds // _DAY * _DAY)
+    return date(seconds // DAY * DAY)
 
 
 def _id(subject: HistorySubject, day: datetime) -> str:

@@ -23,7 +23,7 @@ from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.creation import by_majority
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.set_aside import DATE, MAP, NUMBER, TEXT, field, readable
-from sluicemq_broker.store.values import Document, date
+from sluicemq_broker.store.values import DAY, Document, date
 
 #: Days for which incidents are kept, and how many are at most.
 INCIDENTS_KEPT: Final = 90
@@ -47,7 +47,7 @@ class Incident(NamedTuple):
 class IncidentStore:
     """The incidents of one database; ``kept``: seconds for which each is."""
 
-    def __init__(self, database: Documents, kept: float = INCIDENTS_KEPT * 86_400.0) -> None:
+    def __init__(self, database: Documents, kept: float = INCIDENTS_KEPT * DAY) -> None:
         self._kept = timedelta(seconds=kept)
         self._incidents = durable(database)["incidents"]
 
@@ -100,6 +100,11 @@ def _id(writer: str, incident: Incident) -> str:
     return f"{incident.kind}/{incident.queue or incident.broker}/{writer}/{int(incident.at * 1000)}"
 
 
+_FIGURE: Final = kept(
+    "a figure that is a number or a text", lambda value: isinstance(value, int | float | str)
+)
+
+
 def read_incident(stored: Document) -> Incident:
     """Read an incident."""
     kind, queue, broker = (field(stored, name, TEXT) for name in ("kind", "queue", "broker"))
@@ -108,8 +113,3 @@ def read_incident(stored: Document) -> Incident:
     for name, value in figures.items():
         (NUMBER if name == "count" else _FIGURE)(value)
     return Incident(kind, queue, broker, at, until, figures)
-
-
-_FIGURE: Final = kept(
-    "a figure that is a number or a text", lambda value: isinstance(value, int | float | str)
-)

@@ -24,7 +24,6 @@ _WEIGHT: Final = {"weight": {"$bsonSize": "$$ROOT"}}
 
 #: Bytes of a payload, or a result, that is read though only its beginning is wanted.
 MOST_CUT: Final = 16_384
-_BODIES: Final = ("payload", "result")
 
 
 def _whole_if_small(name: str) -> Document:
@@ -39,8 +38,8 @@ def _size_of(name: str) -> Document:
 
 #: Steps of a pipeline that leave long payloads and results away, and say how long each is.
 _IN_PART: Final[tuple[Document, ...]] = (
-    {"$set": {f"{name}_bytes": _size_of(name) for name in _BODIES}},
-    {"$set": {name: _whole_if_small(name) for name in _BODIES}},
+    {"$set": {"payload_bytes": _size_of("payload"), "result_bytes": _size_of("result")}},
+    {"$set": {"payload": _whole_if_small("payload"), "result": _whole_if_small("result")}},
 )
 
 
@@ -161,7 +160,7 @@ def _jobs_in(documents: Iterable[Document], limit: int, now: float, first: int |
 
 def _cut(row: Document, first: int | None) -> Document:
     """Return a row with the beginnings of its payload and result; ``first``: bytes of each; None: all."""
-    for name in _BODIES if first is not None else ():
+    for name in ("payload", "result") if first is not None else ():
         if isinstance(row.get(name), bytes):
             row[name] = row[name][:first]
     return row

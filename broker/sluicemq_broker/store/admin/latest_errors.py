@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from sluicemq_broker.store.admin.dead_letters import LAST, DeadLetters, chosen
 from sluicemq_broker.store.connection import Documents, durable
@@ -12,8 +12,6 @@ from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.jobs.documents import collection
 from sluicemq_broker.store.jobs.index_models import ENDED_INDEX
 from sluicemq_broker.store.values import Document, seconds
-
-_REASON: Final = 200  # characters
 
 
 class LatestError(NamedTuple):
@@ -65,7 +63,7 @@ def _read(stored: Document) -> LatestError | None:
     error: dict[str, Any] = last if isinstance(last, dict) else {}
     if not isinstance(at, datetime):
         return None
-    reason = str(error.get("reason", ""))[:_REASON]
+    reason = str(error.get("reason", ""))[:200]
     about = (str(error.get(name) or "") for name in ("worker", "host"))
     kind, place = str(error.get("type", "")), str(error.get("place", ""))
     job, of = str(stored["_id"]), str(stored.get("kind", ""))

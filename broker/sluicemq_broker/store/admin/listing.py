@@ -34,20 +34,15 @@ from sluicemq_broker.store.jobs.pack_contents import is_pack, opened
 from sluicemq_broker.store.values import BY_ID, Document, Jobs, date
 from sluicemq_devices.hub import let_others_run
 
-#: Documents in one reply, each of which may be a pack.
-_AT_ONCE: Final = 20
 #: Bytes of payloads that are shown in a page, at most.
 _SMALL: Final = 256
-#: Bytes of whole jobs in a page, about; and of one without its payload: its history and tracebacks.
+#: Bytes of whole jobs in a page, about.
 _MOST_WHOLE: Final = 1 << 20
-_ALL_ELSE: Final = 8 << 10
 #: Milliseconds for a count, before a sample estimates it, and for each sample. A random sample of documents
 #: that are in no cache takes seconds, so a smaller one follows, then the latest jobs.
 _MOST_MS: Final = 50
 SAMPLE: Final = 900
-_RANDOM_SAMPLES: Final = (SAMPLE, 60)
 
-_ENDED: Final = (State.DONE, State.DEAD)
 _IS_BINARY: Final = {"$eq": [{"$type": "$payload"}, "binData"]}
 _SIZE: Final = {"$cond": [_IS_BINARY, {"$binarySize": "$payload"}, _SMALL + 1]}
 #: Fields of a job in a page.
@@ -109,7 +104,7 @@ class Listing:
         database: Documents,
         *,
         exactly: int = COUNTED_EXACTLY,
-        random: Sequence[int] = _RANDOM_SAMPLES,
+        random: Sequence[int] = (SAMPLE, 60),
         latest: int = SAMPLE,
     ) -> None:
         self._database = durable(database)
@@ -118,7 +113,7 @@ class Listing:
 
     def page(self, queue: str, state: str, limit: int, after: Place | None, now: float) -> JobPage:
         """Return jobs of a state; raises BadFrames if ``after`` is no :attr:`JobPage.next` of that state."""
-        if state in _ENDED:
+        if state in (State.DONE, State.DEAD):
             return self.ended(queue, state, DeadLetters(), limit, after, now)
         found: list[tuple[Document, list[Document]]] = []
         jobs, count = self._jobs(queue), 0
@@ -127,7 +122,7 @@ class Listing:
                 return JobPage([], None)
             sort, index = order_shown(jobs, state)
             for these in _ranges(state, sort, after, now):
-                rows = jobs.find(these, LISTED, hint=index, batch_size=_AT_ONCE)
+                rows = jobs.find(these, LISTED, hint=index, batch_size=20)  # each may be a pack
                 for document in rows.sort(sort).limit(limit + 1 - len(found)):
                     found.append((document, [listed(job, state) for job in jobs_in(document, now)]))
                     if is_pack(document):  # up to a MiB
@@ -250,7 +245,8 @@ class Listing:
 
 def _few_enough(found: Sequence[Document]) -> int:
     """Return how many of these, at least one, are about :data:`_MOST_WHOLE` bytes."""
-    sizes = [_ALL_ELSE + min(job.get("payload_bytes", 0), _MOST_WHOLE) for job in found]
+    history_and_tracebacks = 8 << 10
+    sizes = [history_and_tracebacks + min(job.get("payload_bytes", 0), _MOST_WHOLE) for job in found]
     return max(1, len([size for size in accumulate(sizes) if size <= _MOST_WHOLE]))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from sluicemq.protocol.errors import BadFramesError
 from sluicemq_broker.store.jobs.documents import ORDER
@@ -18,9 +18,6 @@ from sluicemq_broker.store.values import Document, date, seconds
 Place = list[Any]
 #: Fields by which jobs are sorted, each with its direction.
 Sort = Sequence[tuple[str, int]]
-
-#: The numbers by which jobs are sorted; other fields may be missing, or texts.
-_NUMBERS: Final = frozenset(name for name, _ in ORDER)
 
 
 def ranges(these: Document, sort: Sort, after: Place | None) -> Iterator[Document]:
@@ -66,8 +63,9 @@ def not_a_place() -> BadFramesError:
 
 def _values(place: Place, sort: Sort) -> list[Any]:
     """Return the values of the sorted fields; raises BadFrames where a place has others."""
+    numbers = {name for name, _ in ORDER}  # other fields may be missing, or texts
     if len(place) != len(sort) or not all(
-        isinstance(value, int if name in _NUMBERS else int | str | None)
+        isinstance(value, int if name in numbers else int | str | None)
         for value, (name, _) in zip(place, sort, strict=True)
     ):
         raise not_a_place()

@@ -36,7 +36,6 @@ from sluicemq_broker.store.values import Document, date
 #: Principals of one database, and keys of one principal, at most.
 MOST_PRINCIPALS: Final = 100_000
 MOST_KEYS: Final = 100
-_TENANT: Final = OPTIONS["tenant"].rule
 
 
 def _is_name(value: object) -> bool:
@@ -199,7 +198,7 @@ def read_principal(stored: Document) -> PrincipalRecord:
         name=name,
         keys=tuple(_read_key(key) for key in field(stored, "keys", LIST)),
         permissions=Permissions.read(field(stored, "permissions", MAP)),
-        tenant=None if tenant is None else _TENANT(tenant),
+        tenant=None if tenant is None else OPTIONS["tenant"].rule(tenant),
         **limits,
         changed_at=field(stored, "changed_at", DATE),
         revision=revision,

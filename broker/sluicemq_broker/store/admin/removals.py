@@ -13,7 +13,6 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from secrets import token_hex
-from typing import Final
 
 from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.job import State
@@ -48,9 +47,6 @@ from sluicemq_broker.store.jobs.removed_queues import (
     token_of,
 )
 from sluicemq_broker.store.values import BY_ID, Document, Jobs, date, seconds
-
-#: Pages of children of each removed queue in one round.
-_PAGES_IN_A_ROUND: Final = 40
 
 
 class Removals(Operations):
@@ -222,7 +218,7 @@ class Removals(Operations):
         self,
         now: float,
         size: int = CHILDREN,
-        most: int = _PAGES_IN_A_ROUND,
+        most: int = 40,
         under_way: Callable[[], Container[str]] = tuple,
     ) -> None:
         """Go on with queues whose removal a broker has begun and not ended; harmless if it still works.

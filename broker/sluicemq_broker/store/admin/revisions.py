@@ -13,7 +13,6 @@ with ``removed_at`` stays for a day after that, so that they find its removal, t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from threading import Lock
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -26,11 +25,8 @@ from sluicemq_broker.store.creation import by_majority
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.jobs.transactions import transact
 from sluicemq_broker.store.set_aside import ASIDE, COUNT, Damaged, field, read_or_damaged
-from sluicemq_broker.store.values import Document, Jobs
+from sluicemq_broker.store.values import DAY, Document, Jobs
 
-#: Seconds for which a removal can be read, and without a read after which all is read therefore.
-REMOVALS_KEPT: Final = timedelta(days=1).total_seconds()
-_TOO_LONG: Final = timedelta(hours=1).total_seconds()
 #: The name of the document with the last revision, which no other has.
 LAST: Final = ""
 
@@ -74,7 +70,7 @@ class Revisions:
             self.documents.create_indexes(
                 [
                     IndexModel([("revision", 1)], name="changes"),
-                    IndexModel([("removed_at", 1)], name="removed", expireAfterSeconds=int(REMOVALS_KEPT)),
+                    IndexModel([("removed_at", 1)], name="removed", expireAfterSeconds=DAY),
                     *indexes,
                 ],
                 **by_majority(self.documents),
@@ -171,7 +167,9 @@ class Follower(Generic[Read]):
         error the next call reads again what this one would have.
         """
         now = self._now()
-        complete = self.revision is None or now - self._read_at > _TOO_LONG
+        complete = (
+            self.revision is None or now - self._read_at > DAY / 24
+        )  # long before removals are forgotten
         found = list(self._store.read(None if complete else self.revision))
         before = 0 if complete else self.revision or 0  # the collection may be another one since
         self.revision = max([before, *(record.revision for record in found)])

@@ -17,7 +17,7 @@ from pymongo.errors import ExecutionTimeout
 
 from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.job import SCHEDULED, State
-from sluicemq_broker.store.admin.dead_letters import is_a
+from sluicemq_broker.store.admin.dead_letters import LAST, is_a
 from sluicemq_broker.store.admin.inspector import MOST_CUT
 from sluicemq_broker.store.admin.job_view import not_expired, order_shown, shown, state_at
 from sluicemq_broker.store.admin.listing import LISTED
@@ -36,15 +36,11 @@ SLICE: Final = 2000
 #: Milliseconds for a slice, before a smaller one is tried, and the smallest one.
 _MOST_MS: Final = 200
 _LEAST: Final = 10
-#: Candidates that are read at once, those of which the content decides and those that are shown; and their
-#: bytes.
+#: Candidates that are read at once, those of which the content decides and those that are shown.
 _LOOKED_INTO: Final = 200
 _SHOWN: Final = 20
-_MOST_BYTES: Final = 2**20
 #: Bytes of a document that is looked into, at most.
 LARGEST_READ: Final = 4 * 2**20
-#: Bytes of a payload that are shown.
-_BEGINNING: Final = 256
 #: Queues that one statement looks at for an id.
 QUEUES_AT_ONCE: Final = 100
 
@@ -152,7 +148,7 @@ class Search:
     def found(self, candidates: Sequence[Candidate]) -> Iterator[Found]:
         """Yield each candidate, in order, with those of its jobs that match."""
         size = _LOOKED_INTO if self._needles else _SHOWN
-        for part in by_bytes(candidates, lambda candidate: candidate.bytes, _MOST_BYTES, lambda: size):
+        for part in by_bytes(candidates, lambda candidate: candidate.bytes, 2**20, lambda: size):
             readable = [candidate.id for candidate in part if candidate.bytes <= self._largest]
             with translated():
                 hits = self._hits(readable) if self._needles else readable
@@ -315,7 +311,7 @@ def _text(value: Any) -> Document:
 _TIME: Final = {"$ifNull": ["$ended_at", "$created_at"]}
 _LAST_ERROR: Final[Document] = {
     "$let": {
-        "vars": {"last": {"$cond": [{"$isArray": "$errors"}, {"$last": "$errors"}, None]}},
+        "vars": {"last": LAST},
         "in": {"$concat": [_text("$$last.type"), " ", _text("$$last.reason")]},
     }
 }
@@ -353,5 +349,5 @@ def _row(job: Document, now: float) -> Document:
         del row["errors"]
     if isinstance(payload := row.get("payload"), bytes):
         row["payload_bytes"] = len(payload)
-        row["payload"] = payload[:_BEGINNING]
+        row["payload"] = payload[:256]
     return row

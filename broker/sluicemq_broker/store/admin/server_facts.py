@@ -16,14 +16,13 @@ from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.store.admin.inspector import Inspector
 from sluicemq_broker.store.admin.kept import disk_of
 from sluicemq_broker.store.availability import confirm
+from sluicemq_broker.store.cluster.event_ring import RING
 from sluicemq_broker.store.connection import Client, Documents
 from sluicemq_broker.store.errors import brief, translated
 from sluicemq_broker.store.jobs.documents import collection
 from sluicemq_broker.store.jobs.index_models import CHILD_INDEXES, INDEXES, LINE_INDEXES
 from sluicemq_broker.store.values import Document, seconds
 
-#: Collections, beside those of queues, that make a database one of brokers.
-_EVENT_RING: Final = "bus"
 _OPLOG: Final = "oplog.rs"
 
 
@@ -130,7 +129,7 @@ def missing_indexes(database: Documents) -> dict[str, list[str]]:
 def ring_of_events(database: Documents) -> bool | None:
     """Return whether the event bus of a database is a ring; None: no broker has made it yet."""
     with translated():
-        found = list(database.list_collections(filter={"name": _EVENT_RING}))
+        found = list(database.list_collections(filter={"name": RING}))
     return bool(found[0].get("options", {}).get("capped")) if found else None
 
 

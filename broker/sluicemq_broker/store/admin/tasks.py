@@ -8,8 +8,7 @@ has stopped. Ended tasks stay a day to be looked at.
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 from pymongo import IndexModel, ReturnDocument
 
@@ -29,11 +28,7 @@ from sluicemq_broker.store.set_aside import (
     read_one,
     readable,
 )
-from sluicemq_broker.store.values import Document, date
-
-_KEPT: Final = timedelta(days=1).total_seconds()
-#: Tasks in one list, at most: the latest.
-_MOST: Final = 200
+from sluicemq_broker.store.values import DAY, Document, date
 
 
 class TaskStore:
@@ -47,7 +42,7 @@ class TaskStore:
         with translated():
             # failpoint tasks.prepare
             self._tasks.create_indexes(
-                [IndexModel([("ended_at", 1)], expireAfterSeconds=int(_KEPT))], **by_majority(self._tasks)
+                [IndexModel([("ended_at", 1)], expireAfterSeconds=DAY)], **by_majority(self._tasks)
             )
 
     def begin(self, task_id: str, task: Document) -> None:
@@ -103,7 +98,7 @@ class TaskStore:
         """Return the latest tasks, the last one first, without the answers and the ids that they name."""
         left_out: dict[str, Any] = {"answer": 0, "order.ids": 0}
         with translated():
-            found = self._tasks.find({}, left_out).sort("started_at", -1).limit(_MOST)
+            found = self._tasks.find({}, left_out).sort("started_at", -1).limit(200)
             return list(readable(self._tasks, found, read_task))
 
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from pymongo import IndexModel
 
@@ -23,12 +22,8 @@ from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.creation import by_majority
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.set_aside import NUMBER, TEXT, TEXTS, Unreadable, field, readable
-from sluicemq_broker.store.values import Document, date
+from sluicemq_broker.store.values import DAY, Document, date
 from sluicemq_devices.hub import let_others_run
-
-_KEPT: Final = timedelta(days=1).total_seconds()
-#: Characters of all tables of a file, at most; of a larger one only the digest is known.
-_MOST: Final = 2 * 2**20
 
 #: Settings by their keys, by queue; ``*``: of queues without a table.
 Tables = Mapping[str, Mapping[str, Any]]
@@ -55,13 +50,13 @@ class ConfigurationStore:
         with translated():
             # failpoint configurations.prepare
             self._configurations.create_indexes(
-                [IndexModel([("used_at", 1)], expireAfterSeconds=int(_KEPT))],
+                [IndexModel([("used_at", 1)], expireAfterSeconds=DAY)],
                 **by_majority(self._configurations),
             )
 
     def put(self, owners: Iterable[str], digest: str, texts: Sequence[str], now: float) -> None:
         """Store the settings of a broker with these owner ids; ``texts``: its tables as JSON, in pieces."""
-        fits = sum(map(len, texts)) <= _MOST
+        fits = sum(map(len, texts)) <= 2 * 2**20  # of a larger file only the digest is known
         used = {"queues": list(texts) if fits else None, "used_at": date(now)}
         with translated():
             # failpoint configurations.store

@@ -25,7 +25,7 @@ from sluicemq_broker.store.connection import Documents
 from sluicemq_broker.store.errors import ServerCode, translated
 from sluicemq_broker.store.unnumbered_insert import insert
 
-_RING: Final = "bus"
+RING: Final = "bus"
 
 
 class EventRing:
@@ -36,7 +36,7 @@ class EventRing:
     def __init__(self, database: Documents) -> None:
         self._me = secrets.token_hex(6)
         self._database = database
-        self._ring: Collection[dict[str, Any]] = database[_RING]
+        self._ring: Collection[dict[str, Any]] = database[RING]
         self._made = False
 
     @contextmanager
@@ -68,7 +68,7 @@ class EventRing:
         number = ObjectId()
         # No majority: an event that an election takes back was read before, or is polled for.
         # failpoint events.send
-        insert(self._database, _RING, {"_id": number, "by": self._me, "lines": list(lines)}, 1)
+        insert(self._database, RING, {"_id": number, "by": self._me, "lines": list(lines)}, 1)
         return number
 
     def _make(self) -> None:
@@ -76,13 +76,13 @@ class EventRing:
             # Bytes of the ring: some thousand events. A broker that is further behind looks at everything
             # instead. (Older versions made rings of a quarter of that.)
             # failpoint events.prepare
-            self._database.create_collection(_RING, capped=True, size=1024 * 1024, check_exists=False)
+            self._database.create_collection(RING, capped=True, size=1024 * 1024, check_exists=False)
         except OperationFailure as error:
             if error.code != ServerCode.NAMESPACE_EXISTS:
                 raise
             if not self._ring.options().get("capped"):
                 raise UnavailableError(
-                    f"collection {_RING!r} is not capped: drop it, it is made again"
+                    f"collection {RING!r} is not capped: drop it, it is made again"
                 ) from None
         self._made = True
 

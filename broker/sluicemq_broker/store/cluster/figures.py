@@ -9,20 +9,13 @@ It is said again every few seconds while there are other brokers. What is old is
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Final
-
 from pymongo import IndexModel
 
-from sluicemq.protocol.rules import kept
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.creation import by_majority
 from sluicemq_broker.store.errors import translated
-from sluicemq_broker.store.set_aside import TEXT, field, readable
+from sluicemq_broker.store.set_aside import BINARY, TEXT, field, readable
 from sluicemq_broker.store.values import Document, date
-
-_KEPT: Final = timedelta(hours=1)
-_BYTES: Final = kept("bytes", lambda value: isinstance(value, bytes))
 
 
 class FigureStore:
@@ -36,7 +29,7 @@ class FigureStore:
         with translated():
             # failpoint figures.prepare
             self._figures.create_indexes(
-                [IndexModel([("at", 1)], expireAfterSeconds=int(_KEPT.total_seconds()))],
+                [IndexModel([("at", 1)], expireAfterSeconds=3600)],
                 **by_majority(self._figures),
             )
 
@@ -55,4 +48,4 @@ class FigureStore:
 
 def read_figures(stored: Document) -> tuple[str, bytes]:
     """Read what a broker has said."""
-    return field(stored, "_id", TEXT), field(stored, "said", _BYTES)
+    return field(stored, "_id", TEXT), field(stored, "said", BINARY)

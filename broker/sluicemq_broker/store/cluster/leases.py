@@ -9,9 +9,8 @@ without a document counts as dead.
 
 from __future__ import annotations
 
-from datetime import timedelta
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from pymongo import IndexModel, ReturnDocument
 from pymongo.errors import OperationFailure
@@ -33,9 +32,7 @@ from sluicemq_broker.store.set_aside import (
     read_or_damaged,
     readable,
 )
-from sluicemq_broker.store.values import Document, date
-
-_KEPT: Final = timedelta(days=1).total_seconds()
+from sluicemq_broker.store.values import DAY, Document, date
 
 
 class Seen(NamedTuple):
@@ -81,7 +78,7 @@ class LeaseStore:
         with translated():
             # failpoint leases.prepare
             self._leases.create_indexes(
-                [IndexModel([("ended_at", 1)], expireAfterSeconds=int(_KEPT))], **by_majority(self._leases)
+                [IndexModel([("ended_at", 1)], expireAfterSeconds=DAY)], **by_majority(self._leases)
             )
 
     def begin(self, owner: str, name: str, lease: float, now: float) -> None:
