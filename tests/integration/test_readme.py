@@ -192,7 +192,6 @@ def test_a_module_moved_from_another_queue_runs(broker: BrokerProcess, name: str
     [
         ("asyncio", ["1", "b'small dog.jpg'", "[b'small a', b'small b']"]),
         ("asyncio lifespan", ["50"]),
-        ("asyncio claim", ["1"]),
     ],
 )
 def test_the_examples_of_asyncio_print_that(broker: BrokerProcess, name: str, printed: list[str]) -> None:
@@ -249,11 +248,6 @@ def test_the_subscription_works_on_what_is_published(broker: BrokerProcess, clie
         wait_until(
             lambda: not any(subscription.holder for subscription in client.subscriptions.list("prices"))
         )
-
-
-def test_the_example_of_a_prefork_server_pushes_from_every_child(broker: BrokerProcess) -> None:
-    output, _ = program(broker, "prefork").communicate(timeout=60)
-    assert output == "4\n"
 
 
 def test_the_example_of_several_workers_ends_with_one_signal(broker: BrokerProcess) -> None:
