@@ -46,12 +46,13 @@ class DispatchRig:
         self.clock: Any = clock or Clock()
         self.memory = memory or Memory()
         given = a_context(self.owners, clock=self.clock, memory=self.memory, timer=timer, **context)
-        database: Any = MagicMock()
+        self.other_queues: Any = MagicMock()
         fake: Any = self.store
-        self.queue = Queue("mail", settings or QueueSettings(), database, given, database, fake)
+        self.queue = Queue("mail", settings or QueueSettings(), MagicMock(), given, self.other_queues, fake)
         self.counters: Counters = self.queue.counters
         self.outgoing = self.memory.outgoing
         self.now = given.timer.now
+        self.events = given.events
         self._core = QueueCore("mail", fake, given, self.queue.scheduler, self.queue)
         self._slow = Held()
         if slow:

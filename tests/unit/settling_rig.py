@@ -70,24 +70,25 @@ class SettlingRig(DispatchRig):
         self.hand = FakeWorker(count)
         self.hand.pops = pops
 
+    @property
+    def answers(self) -> list[dict[int, type[SluiceError]]]:
+        """What the worker was answered: kinds of errors by the positions of its verdicts."""
+        return [{at: type(why) for at, why in answer.items()} for answer in self.heard]
+
     def hire(self) -> None:
         self.queue.attach(self.hand)
         self.queue.jobs_ready()
         self.wait()
 
-    def verdict(
-        self,
-        kind: str,
-        told: Callable[[dict[int, SluiceError]], None] | None = None,
-        *,
-        detail: bytes = b"",
-        delay: float | None = None,
+    def give_verdict(
+        self, kind: str, told: Callable[[dict[int, SluiceError]], None] | None = None, **verdict: Any
     ) -> None:
-        receipts = [delivery.receipt for delivery in self.hand.deliveries]
-        self.queue.settling.settle(
-            [Verdict(receipt, kind, detail, delay) for receipt in receipts],
-            Settlement(told or self.heard.append),
-        )
+        """The worker gives this verdict on all that it has; it is not written yet."""
+        verdicts = [Verdict(delivery.receipt, kind, **verdict) for delivery in self.hand.deliveries]
+        self.queue.settling.settle(verdicts, Settlement(told or self.heard.append))
+
+    def verdict(self, *arguments: Any, **verdict: Any) -> None:
+        self.give_verdict(*arguments, **verdict)
         self.wait()
 
     def wait(self) -> None:

@@ -6,10 +6,17 @@ from typing import Any
 import pytest
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import LeaseLostError, SluiceError, UnavailableError, UncertainError
+from sluicemq.protocol.errors import (
+    LeaseLostError,
+    NotFoundError,
+    SluiceError,
+    TooLargeError,
+    UnavailableError,
+    UncertainError,
+)
 from sluicemq_broker.context import Memory
 from sluicemq_broker.job import Job
-from sluicemq_broker.queue import Settlement, Verdict
+from sluicemq_broker.queue import Onward
 from sluicemq_broker.queue.plans import Conditions
 from sluicemq_broker.store import Unclear
 from support.fakes import Held
@@ -24,10 +31,7 @@ def test_nothing_is_handed_out_while_too_many_verdicts_have_no_answer() -> None:
     rig.hire()
     assert rig.granting
     rig.store.before_commit = held = Held()
-    receipts = [delivery.receipt for delivery in rig.hand.deliveries]
-    rig.queue.settling.settle(
-        [Verdict(receipt, wire.COMMIT) for receipt in receipts], Settlement(rig.heard.append)
-    )
+    rig.give_verdict(wire.COMMIT)
     full = rig.granting
     held.set()
     rig.wait()
@@ -64,8 +68,7 @@ def test_verdicts_of_every_kind_count_until_they_are_written(kind: str) -> None:
     rig = SettlingRig(3, memory=memory)
     rig.hire()
     rig.store.before_commit = held = Held()
-    verdicts = [Verdict(delivery.receipt, kind, b"why") for delivery in rig.hand.deliveries]
-    rig.queue.settling.settle(verdicts, Settlement(rig.heard.append))
+    rig.give_verdict(kind, detail=b"why")
     count = memory.verdicts.mark.count
     held.set()
     rig.wait()
@@ -88,8 +91,7 @@ def test_a_queue_whose_verdicts_are_not_written_leaves_room_for_those_of_others(
     sick, well = SettlingRig(50, memory=memory), SettlingRig(3, memory=memory)
     sick.hire()
     sick.store.before_commit = held = Held()
-    verdicts = [Verdict(delivery.receipt, wire.COMMIT) for delivery in sick.hand.deliveries]
-    sick.queue.settling.settle(verdicts, Settlement(sick.heard.append))
+    sick.give_verdict(wire.COMMIT)
     well.hire()
     well.verdict(wire.COMMIT)
     assert (sick.granting, well.granting) == (False, True)
@@ -105,8 +107,7 @@ def test_large_results_that_are_not_written_yet_leave_no_memory_for_large_messag
     rig = SettlingRig(1, memory=memory)
     rig.hire()
     rig.store.before_commit = held = Held()
-    [delivery] = rig.hand.deliveries
-    rig.queue.settling.settle([Verdict(delivery.receipt, wire.COMMIT, bytes(1000))], Settlement())
+    rig.give_verdict(wire.COMMIT, detail=bytes(1000))
     assert memory.takes_no_more
     held.set()
     rig.wait()
@@ -129,9 +130,7 @@ def test_a_commit_without_an_answer_was_ours_if_nobody_else_can_have_had_the_job
     monkeypatch.setattr(rig.store, "commit", removed_and_not_answered)
     monkeypatch.setattr(rig.owners, "keeps", lambda _owner: kept)
     rig.verdict(wire.COMMIT)
-    assert [{at: type(why) for at, why in event.items()} for event in rig.heard] == [
-        {} if kept else {0: UncertainError}
-    ]
+    assert rig.answers == [{} if kept else {0: UncertainError}]
 
 
 def test_jobs_another_broker_took_over_are_forgotten_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,13 +152,43 @@ def test_jobs_another_broker_took_over_are_forgotten_as_one(monkeypatch: pytest.
     assert len(decided) < 10
 
 
+@pytest.mark.parametrize(
+    ("kind", "problem", "goes_back"),
+    [
+        (wire.COMMIT, TooLargeError("the result has no room"), True),
+        (wire.COMMIT, NotFoundError("no such parent"), False),
+        (wire.FORWARD, NotFoundError("no such queue"), True),
+        (wire.FORWARD, LeaseLostError("another has it"), False),
+        (wire.FORWARD, UncertainError("gone"), False),
+    ],
+)
+def test_a_job_goes_back_if_it_is_still_ours_and_its_verdict_was_wrong(
+    monkeypatch: pytest.MonkeyPatch, kind: str, problem: SluiceError, *, goes_back: bool
+) -> None:
+    rig = SettlingRig(1)
+    rig.hire()
+    monkeypatch.setattr(rig.store, "commit", lambda jobs: {job.id: problem for job in jobs})
+    rig.other_queues.for_push.side_effect = problem
+    rig.verdict(kind, onward=(Onward("sms", None, {}),))
+    assert rig.answers == [{0: type(problem)}]
+    assert len(rig.store.rolled_back) == goes_back
+    assert not rig.held
+
+
+def test_jobs_that_another_broker_has_given_back_before_are_counted() -> None:
+    rig = SettlingRig(3, max_attempts=0)
+    rig.hire()
+    rig.store.reserved.popitem()
+    rig.verdict(wire.ROLLBACK)
+    assert rig.counters.values["given_back_by_others"] == 1
+
+
 def test_a_new_job_does_not_overtake_those_that_a_worker_gives_back(monkeypatch: pytest.MonkeyPatch) -> None:
     # Given a release that has no answer yet
     rig = SettlingRig(1)
     rig.hire()
     monkeypatch.setattr(rig.store, "release", Held())
-    [delivery] = rig.hand.deliveries
-    rig.queue.settling.settle([Verdict(delivery.receipt, wire.RELEASE, delay=0.0)], Settlement())
+    rig.give_verdict(wire.RELEASE, delay=0.0)
     arrival = rig.admit(*some_jobs(1))
     assert arrival.jobs == []
 
@@ -175,8 +204,8 @@ def test_jobs_whose_verdict_can_not_be_written_are_the_audits(kind: str, fault: 
     rig.verdict(kind)
     assert not rig.held
     assert len(rig.store.reserved) == 3
-    refused = dict.fromkeys(range(3), UnavailableError)
-    assert [{at: type(why) for at, why in event.items()} for event in rig.heard] == [refused]
+    assert rig.answers == [dict.fromkeys(range(3), UnavailableError)]
+    assert rig.counters.values["uncommitted"] == (3 if kind == wire.COMMIT else 0)
 
 
 def test_jobs_that_can_not_be_removed_before_they_go_free_the_worker_again() -> None:

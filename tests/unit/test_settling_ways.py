@@ -36,6 +36,9 @@ def test_a_jobs_own_backoff_wins_over_its_queues() -> None:
     rig.hire()
     rig.verdict(wire.ROLLBACK)
     assert failed(rig) == [("rollback", 3, False)]
+    began_at = rig.store.rolled_back[0].began_at
+    assert began_at
+    assert NOW - 60 < began_at <= NOW
 
 
 @pytest.mark.parametrize(("attempts", "wait"), [(1, None), (2, 20), (3, 30)])
@@ -164,11 +167,13 @@ def test_jobs_behind_one_that_times_out_are_released() -> None:
     assert rig.counters.values["released"] == 2
 
 
-def test_a_job_that_dies_is_not_due_again() -> None:
+def test_a_job_that_dies_is_not_due_again_and_who_listens_hears_of_it() -> None:
     rig = SettlingRig(1, queue=LINEAR)
     rig.hire()
+    rig.events.read(None, None, 1)
     rig.verdict(wire.ROLLBACK, delay=5)
     assert failed(rig) == [("rollback", None, True)]
+    assert [row["event"] for row in rig.events.read(0, None, 9)["events"]] == ["dead"]
 
 
 def test_a_job_that_waits_for_its_backoff_is_claimed_when_that_is_over_and_not_looked_for_before(
@@ -193,13 +198,15 @@ def test_a_kept_job_is_finished_with_its_worker_and_its_start(settings: dict[str
     assert NOW - 1 < one.started_at <= NOW
 
 
-def test_a_job_that_somebody_waits_for_at_another_broker_is_kept_for_a_while() -> None:
-    rig = SettlingRig(1, waits=False)
+@pytest.mark.parametrize(("waits", "kept"), [(True, []), (False, [RESULT_WANTED_FOR])])
+def test_a_job_that_somebody_waits_for_is_kept_for_a_while_if_that_is_at_another_broker(
+    kept: list[float], *, waits: bool
+) -> None:
+    rig = SettlingRig(1, waits=waits)
     rig.store.ready[0].result_wanted = True
     rig.hire()
     rig.verdict(wire.COMMIT)
-    [one] = rig.store.finished
-    assert one.job.remember == RESULT_WANTED_FOR
+    assert [done.job.remember for done in rig.store.finished] == kept
 
 
 @pytest.mark.one_in(3)
