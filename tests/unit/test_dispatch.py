@@ -6,6 +6,8 @@ import pytest
 
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.handout import MESSAGE, MESSAGE_BYTES
+from sluicemq_broker.queue.ledger import IN_ORDER
+from sluicemq_broker.queue.plans import Conditions
 from sluicemq_broker.store import Unclear
 from sluicemq_devices.sockets import SMALL
 from support.fakes import FakeWorker, Held, go_on
@@ -112,6 +114,17 @@ def test_a_tick_finds_what_other_brokers_have_pushed(empty: DispatchRig) -> None
     assert ids([delivery.job for delivery in worker.in_flight.values()]) == ["theirs"]
 
 
+def test_a_queue_at_rest_is_soon_looked_at_no_more(rig: DispatchRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks: list[Conditions] = []
+    monkeypatch.setattr(rig.scheduler, "tick", ticks.append)
+    for _ in range(9):
+        rig.tick()
+    assert len(ticks) == 3
+    rig.worker()
+    rig.tick()
+    assert len(ticks) == 4
+
+
 def test_a_delayed_job_is_claimed_when_it_is_due_without_waiting_for_the_tick(empty: DispatchRig) -> None:
     job = a_job("a", eligible_at=NOW + 0.05)
     empty.store.ready.append(job)
@@ -129,20 +142,43 @@ def wait_for(condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("applied", [False, True], ids=["that was not applied", "that was applied"])
 def test_after_an_unanswered_claim_what_it_reserved_goes_out(rig: DispatchRig, *, applied: bool) -> None:
     faults = [Unclear("cut")]
-
-    def cut() -> None:
-        if faults:
-            raise faults.pop()
-
-    if applied:
-        rig.store.after_claim = cut
-    else:
-        rig.store.before_claim = cut
+    setattr(rig.store, "after_claim" if applied else "before_claim", lambda: raise_one_of(faults))
     rig.store.ready.append(a_job("a"))
     worker = rig.worker()
     wait_for(lambda: bool(worker.jobs))
     assert worker.jobs == ["a"]
     assert (worker.deliveries[0].job.owner, worker.deliveries[0].job.attempts) == ("owner-1", 1)
+
+
+def test_a_claim_that_is_answered_meanwhile_leaves_an_unanswered_one_to_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Given a claim whose answer was lost, and that stands still before it is tried again
+    faults, time, held = [Unclear("cut")], VirtualTime(), Held()
+    rig = DispatchRig(time)
+    steps: list[Callable[[], None]] = [go_on, held, go_on]
+
+    def prepare() -> None:
+        steps.pop(0)()
+
+    monkeypatch.setattr(rig.store, "prepare", prepare)
+    rig.store.after_claim = lambda: raise_one_of(faults)
+    rig.ready(a_job("a"))
+    worker = rig.worker(prefetch=9)
+    wait_for(lambda: steps == [go_on])
+    # When it has had no answer for long, another one brings more
+    time.value += IN_ORDER
+    rig.ready(a_job("b"))
+    assert worker.jobs == ["b"]
+    # Then what the first has reserved goes out, too
+    held.set()
+    wait_for(lambda: not rig.scheduler.ledger.claimers())
+    assert worker.jobs == ["b", "a"]
+
+
+def raise_one_of(faults: list[Unclear]) -> None:
+    if faults:
+        raise faults.pop()
 
 
 def test_an_unanswered_claim_is_known_until_read(rig: DispatchRig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """When jobs expire, to the tick, in virtual time; and that nothing is handed out after its time."""
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from sluicemq_broker.context.memory import MOST_EXPIRIES
 from sluicemq_broker.job import Job
-from sluicemq_broker.queue.times import SOON, TICK, Expiries
+from sluicemq_broker.queue.times import SOON, TICK, DueTimes, Expiries
 from sluicemq_broker.runtime import Budget
 from sluicemq_broker.store import ExpiredJobs, ServerClock
 from support.jobs import NOW, a_job, ids, some_jobs
@@ -126,6 +127,14 @@ def test_ticks_of_jobs_that_went_to_workers_take_no_memory(rig: ExpiriesRig) -> 
     assert len(rig.expiries._ticks) < 1100
 
 
+def test_delayed_jobs_are_due_at_their_times_and_those_of_the_next_minute_are_timed() -> None:
+    due = DueTimes()
+    due.add([NOW + 1, NOW + 5, NOW + 1, NOW + 60], NOW)
+    assert due.next == pytest.approx(NOW + 1, abs=TICK)
+    assert [due.take(NOW + seconds) for seconds in (0.9, 1.1, 9, 99)] == [0, 2, 1, 0]
+    assert due.next == math.inf
+
+
 class Hands(DispatchRig):
     """A queue with one worker that takes one job at a time, and virtual time."""
 
@@ -197,9 +206,13 @@ def test_a_clock_that_is_set_is_followed_within_a_second(jump: float, late: floa
     hands = Hands()
     hands.queue.scheduler.expiries.watch_one("a", NOW + 40)
     hands.queue.dispatch()
+    hands.events.read(None, None, 1)
     hands.server.ahead += jump
     told = 0.0
     while not hands.expired:
         hands.time.passes(0.01)
         told = hands.server.now() - NOW
     assert 40 - 1e-6 <= told <= 40 + TICK + late + 0.01
+    assert [(row["event"], row["job"]) for row in hands.events.read(0, None, 9)["events"]] == [
+        ("expired", "a")
+    ]

@@ -319,6 +319,7 @@ def test_a_new_job_waits_for_one_of_its_priority_that_a_claim_had_to_pass_over()
     ledger.caught_up(bound)
     # Then no new one of that priority is inserted reserved
     assert ledger.first_to_come(IN_ORDER) == bound.priority > NOTHING
+    assert (ledger.some_come_first, known_to_be_empty().some_come_first) == (True, False)
 
 
 def test_a_claim_beside_jobs_that_are_inserted_reserved_keeps_no_new_one_from_being_so() -> None:

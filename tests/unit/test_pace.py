@@ -25,11 +25,12 @@ def test_a_quarter_of_a_second_of_work_is_held_within_bounds(timer: VirtualTime)
 
 def test_workers_that_have_jobs_and_end_none_are_slow_and_idle_ones_unknown(timer: VirtualTime) -> None:
     pace = Pace()
-    pace.begin(timer.now())
-    timer.passes(1.0)
-    pace.tick(timer.now(), working=True)
-    assert (pace.rate, pace.appetite) == (0.0, 0)
-    timer.passes(1.0)
+    for _ in range(2):
+        pace.tick(timer.now(), working=True)
+        assert (pace.rate, pace.appetite) == (0.0, 0)
+        timer.passes(1.0)
+    pace.ended(500, timer.now())
+    assert pace.rate == pytest.approx(500)
     pace.tick(timer.now(), working=False)
     assert pace.rate is None
 

@@ -63,7 +63,8 @@ class WaitersRig:
         self.store = AskedStore()
         self.held: set[str] = set()
         store: Any = self.store
-        self.waiters = ResultWaiters(store, Retry(), self.held)
+        self.expiries: dict[str, float] = {}
+        self.waiters = ResultWaiters(store, Retry(), self.held, watch_expiry=self.expiries.__setitem__)
         self.heard: list[Any] = []
 
     def begin(self, *ids: str) -> None:
@@ -122,6 +123,14 @@ def test_a_job_on_its_way_is_waited_for(rig: WaitersRig) -> None:
     go_on()
     rig.waiters.committed("job", b"42")
     assert rig.heard == [("client", "on its way"), ("client", b"42")]
+
+
+def test_a_job_that_expires_is_watched_for_who_waits(rig: WaitersRig) -> None:
+    rig.store.push([a_job("mortal", expires_at=NOW + 5), a_job("stays")], NOW)
+    for job_id in ("mortal", "stays"):
+        rig.ask(job_id=job_id)
+    go_on()
+    assert rig.expiries == {"mortal": NOW + 5}
 
 
 def test_many_who_ask_at_once_cost_one_read_and_are_all_told(rig: WaitersRig) -> None:
