@@ -80,7 +80,8 @@ def rig() -> Iterator[Rig]:
 
 
 def test_an_act_is_stored_when_it_is_done(rig: Rig) -> None:
-    rig.audit.act(ANYBODY, "smq", "purge", "mail", {"state": "ready"}).done(3)
+    with rig.audit.act(ANYBODY, "smq", "purge", "mail", {"state": "ready"}) as act:
+        act.done(3)
     (record,) = rig.stored.there.values()
     assert (record.action, record.name, record.about) == ("purge", "mail", {"state": "ready", "count": 3})
 
@@ -159,13 +160,11 @@ def test_what_waits_is_bounded_and_what_is_dropped_is_counted(rig: Rig) -> None:
 
 
 def test_refusals_that_are_alike_are_one_record_within_a_minute(rig: Rig) -> None:
-    for _ in range(1000):
-        rig.refuse("10.0.0.1")
-    rig.settle()
-    rig.now += module.REFUSALS_IN_ONE
-    rig.settle()
-    rig.refuse("10.0.0.1")
-    rig.settle()
+    for count, seconds in ((600, 1.0), (400, module.REFUSALS_IN_ONE), (1, 0.0)):
+        for _ in range(count):
+            rig.refuse("10.0.0.1")
+        rig.settle()
+        rig.now += seconds
     assert sorted(job.count for job in rig.stored.of(peer="10.0.0.1", code="NOT_FOUND")) == [1, 1000]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import UnavailableError
+from sluicemq.protocol.permissions import Permissions
 from sluicemq_broker.config import BrokerSettings, DeviceSettings, QueueSettings
 from sluicemq_broker.doors import DoorGroup, Services
 from sluicemq_broker.doors.frontends import PushFrontend
@@ -16,7 +17,7 @@ from sluicemq_broker.doors.requests import MOST_UNREAD, Requester, RequestFronte
 from sluicemq_broker.queue import JobMaker, Push
 from sluicemq_broker.queue.capacity import Capacity, Flow
 from sluicemq_broker.runtime import Counters, Timer
-from sluicemq_broker.security import ANYBODY, Security
+from sluicemq_broker.security import ANYBODY, Caller, Principal, Security
 from sluicemq_devices.hub import Watermark, boundless
 from sluicemq_devices.sockets import Outgoing, Switchboard
 from support.fakes import Clock
@@ -92,8 +93,8 @@ class Lane:
 
     peer = "127.0.0.1:1"
 
-    def __init__(self) -> None:
-        self.who = ANYBODY
+    def __init__(self, who: Caller = ANYBODY) -> None:
+        self.who = who
         self.sent: list[list[bytes]] = []
         self.blamed: list[bool] = []
         self.held = boundless()
@@ -147,8 +148,8 @@ class FrontendRig:
         )
         return kind(self._settings, services)
 
-    def asker(self, frontend: RequestFrontend) -> Lane:
-        lane = Lane()
+    def asker(self, frontend: RequestFrontend, who: Caller = ANYBODY) -> Lane:
+        lane = Lane(who)
         Requester(frontend, lane).listen()  # type: ignore[arg-type]
         return lane
 
@@ -197,6 +198,31 @@ def test_a_request_that_fails_the_broker_is_answered_alone(caplog: pytest.LogCap
     assert answer[:4] == [b"routing id", b"2", b"", b"ERROR"]
     assert b"UNAVAILABLE" in answer[4]
     assert "nobody foresaw this" in caplog.text
+
+
+def eve(permissions: str) -> Caller:
+    return Caller(Principal("eve", Permissions.read(permissions)))
+
+
+def test_a_push_into_a_queue_that_its_sender_may_not_fill_is_lost_and_counted() -> None:
+    rig = FrontendRig()
+    for permitted, stored in (("push=mail", [b"b"]), ("push=sms", [b"a"])):
+        frontend, lane = rig.frontend(PushFrontend), Lane(eve(permitted))
+        frontend._opened(lane)
+        lane.receive([[b"sms", b"a"], [b"b"]])
+        assert [job.payload for push in rig.queue.pushes for job in push.jobs] == stored
+        assert (frontend.lost, lane.blamed) == (1, [False])
+        rig.queue.pushes.clear()
+    assert (rig.counters.values["refused"], rig.counters.values["jobs_refused"]) == (2, 2)
+
+
+def test_a_request_names_the_id_of_its_job_if_it_may_read_or_wants_no_result() -> None:
+    rig = FrontendRig()
+    lane = rig.asker(rig.frontend(RequestFrontend), eve("push=mail"))
+    options = (b"", b'{"id": "x"}', b'{"id": "x", "reply": "accepted"}')
+    lane.receive([ask(number, b"", option, b"%d" % number) for number, option in enumerate(options)])
+    assert rig.queue.payloads == [b"0", b"2"]
+    assert [(answer[1], b"FORBIDDEN" in answer[4]) for answer in lane.sent] == [(b"1", True)]
 
 
 def held(frontend: Any) -> list[int]:

@@ -152,6 +152,7 @@ def test_who_may_do_it_nowhere_is_cut() -> None:
     assert may_use(lane, Action.PUSH)
     assert not may_use(other, Action.PUSH)
     assert (lane.why, other.why) == ("", "eve may not push: its permissions don't allow that")
+    assert (lane.refused, other.refused) == ([], [(other.who, Action.PUSH, "")])
 
 
 def test_a_change_cuts_those_who_need_what_was_taken_away_in_turns_of_the_hub() -> None:

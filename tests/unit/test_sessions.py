@@ -1,5 +1,6 @@
 """The library's door: what one request does to those after it, and what a client that does not read gets."""
 
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +13,10 @@ from sluicemq.protocol.permissions import Permissions
 from sluicemq_broker.bus import BusEvent, BusKind
 from sluicemq_broker.config import BrokerSettings, QueueSettings
 from sluicemq_broker.doors import Services, Session, SessionDoor
+from sluicemq_broker.doors.smq.admin_verbs import ADMIN_VERBS
 from sluicemq_broker.doors.smq.fields import MOST_ENTRIES
 from sluicemq_broker.doors.smq.workers import MOST_BYTES, PoppingWorker, SessionWorker
-from sluicemq_broker.job import Job
+from sluicemq_broker.job import Job, Reservation
 from sluicemq_broker.queue import Delivery, JobMaker, Push, Worker
 from sluicemq_broker.queue.capacity import Capacity, Flow
 from sluicemq_broker.queue.worker import DeliveryState
@@ -56,6 +58,9 @@ class Lane:
 
     def take_back(self, messages: list[list[bytes]]) -> None:
         self.unheard = messages
+
+    def work(self, step: Callable[[], list[bytes]]) -> list[bytes]:
+        return step()
 
     def close(self) -> None:
         self.is_closed = True
@@ -277,11 +282,15 @@ def test_what_one_with_too_much_unread_asks_is_handed_back(session: Session, lan
 
 def test_jobs_removed_for_one_that_left_return(popper: PoppingWorker, queue: NotingQueue, lane: Lane) -> None:
     popper.gone = True
+    removed = delivery(popper, 7, 10)
+    removed.job.reserve(Reservation("me", 1))
     remembered = delivery(popper, 8, 10)
     remembered.kept = True  # as done
-    popper.deliver([delivery(popper, 7, 10), remembered])
+    popper.deliver([removed, remembered])
     assert lane.sent == []
-    assert [job.id for push in queue.pushes for job in push.jobs] == ["j7"]
+    assert [(job.id, job.attempts, job.owner) for push in queue.pushes for job in push.jobs] == [
+        ("j7", 0, "")
+    ]
     assert queue.calls == ["undo pop of j8"]
 
 
@@ -525,6 +534,31 @@ class TestGoneOn:
             session.door.clients.on_event(BusEvent(BusKind.CLIENT, "c0ffee/", 2))
         come_to_rest()
         assert bool(subject.mock_calls) != gone_on
+        assert (lane.sent[-1].verb, lane.sent[-1].number) == (wire.ERROR if gone_on else wire.OK, 10)
+
+
+@pytest.mark.parametrize(
+    ("verb", "fields", "act"),
+    [
+        (wire.PAUSE, ["mail", "delivery"], {"what": "delivery"}),
+        (wire.USERS, ["add", {"name": "eve"}], {"about": {"name": "eve"}}),
+        (wire.USERS, ["list", {}], None),
+        (wire.TASKS, [], None),
+        (wire.QUEUES, [], None),
+    ],
+)
+def test_what_changes_something_is_an_act_with_its_fields_by_their_names(
+    verb: bytes, fields: list[Any], act: dict[str, Any] | None
+) -> None:
+    kind = ADMIN_VERBS[verb]
+    assert kind.is_act(fields) == (act is not None)
+    assert act in (None, kind.arguments(fields))
+
+
+@pytest.mark.parametrize("said", [4, 0, True, "4", None])
+def test_a_client_says_how_many_jobs_it_works_on_at_one_time(session: Session, lane: Lane, said: Any) -> None:
+    lane.receive([wire.encode(wire.HELLO, 1, {"concurrency": said})])
+    assert session.concurrency == (4 if said == 4 else math.inf)
 
 
 PUSH = wire.encode(wire.PUSH, 10, "mail", [[None, b"work", None]])
