@@ -13,7 +13,7 @@ from sluicemq import Client, Job, Producer, Reject, Worker
 from sluicemq.failures import failure_of
 from sluicemq.protocol.readable import MOST_TRACEBACK, cut_in_middle
 from sluicemq_broker.admin.dead_letters import errors_row
-from sluicemq_broker.job import TRACEBACKS_KEPT, Failure
+from sluicemq_broker.job import TRACEBACKS_KEPT
 from sluicemq_broker.store import LatestError, type_of
 from support.broker_process import BrokerProcess
 from support.broker_under_test import serving
@@ -160,12 +160,6 @@ def test_a_cut_text_has_its_beginning_and_its_end(most: int) -> None:
     assert len(cut) == most
     assert (cut[:20], cut[-20:]) == (text[:20], text[-20:])
     assert cut_in_middle("short", most) == "short"
-
-
-def test_what_a_worker_says_wrongly_of_a_failure_is_left_out() -> None:
-    assert Failure.read({"type": 7, "place": None, "traceback": "text", "seconds": -1.0}) == Failure()
-    assert Failure.read({"seconds": float("nan")}) == Failure()
-    assert len(Failure.read({"traceback": b"x" * 10 * MOST_TRACEBACK}).traceback) == MOST_TRACEBACK
 
 
 #: By id: the kind, and what its worker says.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,7 @@ from sluicemq_broker.config import (
     taken_over,
 )
 from sluicemq_broker.config.rules import Rule, http_hosts
+from sluicemq_broker.job import Timetable
 from sluicemq_devices.sockets import Endpoint
 
 
@@ -326,13 +328,18 @@ DEVICE = '[[devices]]\nkind = "{}"\n'
             "[queues.a]\nfair = true\ntenant_max_running = 0",
             "tenant_max_running: expected a whole number, 1 to",
         ),
+        (
+            2 * "[[routes]]\nstream = 's'\nqueue = 'a'\n",
+            r"stream 's' has two routes with subscription '.*': give one another name",
+        ),
         ("[broker\n", r"broker\.toml: is not TOML: .*line 1"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, toml: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint) as caught:
         load(written(tmp_path, toml), {}, {})
-    assert "broker.toml" in str(caught.value) or "twice" in complaint or "silence" in complaint
+    is_between_places = any(words in complaint for words in ("twice", "silence", "two routes"))
+    assert is_between_places or "broker.toml" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -445,6 +452,27 @@ def test_every_setting_of_the_broker_is_a_flag() -> None:
     flags = {param.name: param for param in serve.params}
     for key in settings_of(BrokerSettings):
         assert flags[key].opts == ["--" + key.replace("_", "-")]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        *({"max_running": 1}, {"rate": 1.0}, {"fair": True, "tenant_rate": 1.0}, {"fair": True}),
+        *({"max_ready": 1}, {"max_bytes": 1}, {"keep_done": 1.0}, {"pack": False}),
+    ],
+)
+def test_jobs_that_are_limited_counted_or_kept_are_not_packed(setting: dict[str, Any]) -> None:
+    assert QueueSettings().packs
+    assert not QueueSettings(**setting).packs
+
+
+def test_a_schedule_runs_by_its_expression_or_at_its_interval(tmp_path: Path) -> None:
+    text = "[schedules.a]\nqueue = 'q'\nevery = 5\n[schedules.b]\nqueue = 'q'\ncron = '0 1 * * *'"
+    schedules = load(written(tmp_path, text), {}, {}).schedules
+    assert {name: schedule.timetable for name, schedule in schedules.items()} == {
+        "a": Timetable(every=5.0),
+        "b": Timetable("0 1 * * *"),
+    }
 
 
 def test_a_file_that_cant_be_read_is_named(tmp_path: Path) -> None:

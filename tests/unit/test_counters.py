@@ -93,6 +93,14 @@ def test_a_burst_right_after_the_start_is_no_endless_rate() -> None:
     assert counters.rates(1000.001)["committed"] == 50.0
 
 
+def test_a_kind_that_comes_late_has_the_rates_of_its_own_time() -> None:
+    counters = QueueCounters(Counters(), 1000.0)
+    counters.tick(1060.0)
+    counters.kinds.add(Count.PUSHED, ["mail"] * 10)
+    [(_, kind)] = counters.kinds.items()
+    assert kind.rates.of(1062.0)["pushed"] == 5.0
+
+
 def test_a_line_about_a_queue_names_queue_and_job_as_json(caplog: pytest.LogCaptureFixture) -> None:
     queue = QueueCounters(Counters(), queue="mail")
     about = {"job": "j1", "worker": "mailer web-1:7", "attempt": 5, "reason": "no such address"}

@@ -5,12 +5,13 @@ from collections.abc import Generator, Iterator
 
 import gevent
 import pytest
+from msgspec.structs import replace
 
 from sluicemq.protocol.errors import UnavailableError
 from sluicemq.protocol.permissions import Action, Permissions
 from sluicemq.protocol.rows import CountersRow, Figures, QueueRow, from_document
 from sluicemq_broker.admin import Snapshot, Snapshots, View
-from sluicemq_broker.admin.snapshots import About
+from sluicemq_broker.admin.snapshots import About, Sorting
 from sluicemq_broker.parts.dashboard.live import CHECK, INTERVAL, LiveFeed
 from sluicemq_broker.security import ANYBODY, Caller, Principal
 from sluicemq_broker.store import SHOWN_STATES
@@ -153,6 +154,16 @@ def row(name: str) -> QueueRow:
     rates = {"pushed": 1.0, "delivered": 1.0, "committed": 1.0}
     figures = {**dict.fromkeys(SHOWN_STATES, 1), "rates": rates, "paused": (), "oldest_ready_age": 1.0}
     return from_document(QueueRow, {"name": name, "exact": True, **figures})
+
+
+@pytest.mark.parametrize(
+    ("sort", "reverse", "names"),
+    [("name", False, "abc"), ("name", True, "cba"), ("ready", False, "cab"), ("ready", True, "bac")],
+)
+def test_a_page_has_the_queues_in_the_wanted_order(sort: str, names: str, *, reverse: bool) -> None:
+    rows = [replace(row(name), ready=ready) for name, ready in (("a", 2), ("b", 1), ("c", 3))]
+    page = Snapshot(rows, _about({}), {}).page(View(sort=Sorting(sort), reverse=reverse, limit=9))
+    assert [queue.name for queue in page.queues] == list(names)
 
 
 class Rows(list[QueueRow]):

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadHeadersError, DuplicateError, TooLargeError
+from sluicemq.protocol.readable import MOST_TRACEBACK
 from sluicemq_broker.config import MAX_JOB_BYTES, QueueSettings
-from sluicemq_broker.job import BOUNDS, KINDS, Backoff, Job
+from sluicemq_broker.job import BOUNDS, KINDS, Backoff, Failure, Job
 from sluicemq_broker.queue import Onward, Verdict
 from sluicemq_broker.queue.decisions import (
     DIED,
@@ -239,3 +240,9 @@ def test_jobs_that_failed_together_come_again_at_different_times() -> None:
     assert len(set(waits)) == 100
     assert min(waits) < 0.92
     assert max(waits) > 1.08
+
+
+def test_what_a_worker_says_wrongly_of_a_failure_is_left_out() -> None:
+    assert Failure.read({"type": 7, "place": None, "traceback": "text", "seconds": -1.0}) == Failure()
+    assert [Failure.read({"seconds": said}).seconds for said in (1.5, math.nan, "1")] == [1.5, None, None]
+    assert len(Failure.read({"traceback": b"x" * 10 * MOST_TRACEBACK}).traceback) == MOST_TRACEBACK

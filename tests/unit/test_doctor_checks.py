@@ -48,6 +48,7 @@ def found(
     config: Config | None = None,
     answers: Answers | None = None,
     now: float = 1e9,
+    taken: tuple[str, ...] = (),
 ) -> dict[str, list[Finding]]:
     """Examine a set-up of which only these are known."""
     return findings_of(
@@ -55,7 +56,7 @@ def found(
             file=None,
             config=config,
             problems=(),
-            taken=(),
+            taken=taken,
             host=Host(None, None, None, 8 * GIB, 4 * GIB, 65_536),
             store=ExaminedStore(facts=facts),
             answers=answers or Answers(),
@@ -107,6 +108,13 @@ def test_what_a_user_may_not_see_is_said_with_the_role_that_lets_it() -> None:
         f"{name} of MongoDB can't be looked at" for name in ("members", "oplog")
     ]
     assert all("clusterMonitor" in finding.to_do for finding in said)
+
+
+@pytest.mark.parametrize("taken", [(), ("127.0.0.1:5550",)])
+def test_addresses_of_doors_are_free_or_one_is_taken(taken: tuple[str, ...]) -> None:
+    said = [finding.what for finding in found(config=Config.default(), taken=taken)["config"]]
+    assert ("the addresses of all doors are free" in said) == (not taken)
+    assert [what[:14] for what in said if "is taken" in what] == list(taken)
 
 
 @pytest.mark.parametrize(

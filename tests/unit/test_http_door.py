@@ -2,6 +2,7 @@
 
 import base64
 import json
+from time import monotonic
 from typing import Any
 
 import falcon
@@ -10,11 +11,13 @@ import pytest
 
 from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.http import HubPace
+from sluicemq_broker.http.answer_memory import AnswerMemory
 from sluicemq_broker.http.answers import Streamed, write
 from sluicemq_broker.http.connections import Connection, Connections
 from sluicemq_broker.http.fair_turns import FairTurns
 from sluicemq_broker.http.host_names import HostNames
 from sluicemq_broker.runtime import Counters
+from sluicemq_devices.sockets import Outgoing
 from support.virtual_time import VirtualTime, come_to_rest
 
 LARGE = 100_000
@@ -129,6 +132,17 @@ def test_bytes_are_counted_until_they_are_read_or_their_reader_is_gone(door: Doo
     door.connections.leave(two)
     door.connections.read(two, 70, 4.0)  # its greenlet has not heard yet
     assert door.connections.unread == 0
+
+
+def test_an_answer_waits_until_less_is_unread(door: Door) -> None:
+    memory, reader, now = AnswerMemory(door.connections, Outgoing(1)), door.enter("reader"), monotonic()
+    door.connections.answer(reader, now)
+    door.connections.read(reader, 64 << 20, now)
+    waits = gevent.spawn(memory.for_any)
+    come_to_rest()
+    assert not waits.ready()
+    door.connections.idle(reader, now)
+    waits.get(timeout=60)
 
 
 def test_the_oldest_stream_gives_way_to_a_new_one(door: Door) -> None:
@@ -297,17 +311,19 @@ LOCAL, OPEN = "127.0.0.1:5580", "0.0.0.0:5580"
     "host",
     ["", "localhost", "LOCALHOST", "LocalHost:5580", "localhost.", "127.0.0.1", "[::1]:80", "10.0.0.7:5580"],
 )
-def test_a_local_door_is_called_by_an_address_or_as_localhost(host: str) -> None:
-    assert HostNames(LOCAL, ()).may_be_called(host)
+@pytest.mark.parametrize("address", [LOCAL, "localhost:5580", OPEN])
+def test_a_door_is_called_by_an_address_or_as_localhost(address: str, host: str) -> None:
+    assert HostNames(address, ()).may_be_called(host)
 
 
 @pytest.mark.parametrize(
     "host",
     ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "[", "a:b", "localhost:x", "::1:"],
 )
-def test_it_is_called_by_no_other_name(host: str) -> None:
-    assert not HostNames(LOCAL, ()).may_be_called(host)
-    assert not HostNames(LOCAL, ("mq.example.com",)).may_be_called(host)
+@pytest.mark.parametrize("address", [LOCAL, "[::1]:5580", "localhost:5580"])
+def test_a_local_door_is_called_by_no_other_name(address: str, host: str) -> None:
+    assert not HostNames(address, ()).may_be_called(host)
+    assert not HostNames(address, ("mq.example.com",)).may_be_called(host)
 
 
 @pytest.mark.parametrize("host", ["mq.example.com", "MQ.Example.com:8443", "mq.example.com."])

@@ -7,6 +7,7 @@ from unittest.mock import MagicMock
 
 import pytest
 from falcon import testing
+from msgspec import Struct
 
 from sluicemq.protocol.permissions import EVERY, Action, Permissions
 from sluicemq.protocol.rows import JobPage
@@ -15,6 +16,7 @@ from sluicemq_broker.http import BASE, Site
 from sluicemq_broker.http.authorization import HEADER
 from sluicemq_broker.http.connections import Connections
 from sluicemq_broker.http.handler import CONNECTION
+from sluicemq_broker.http.route import read_query
 from sluicemq_broker.parts import PARTS
 from sluicemq_broker.runtime import Count, Counters
 from sluicemq_broker.security import Caller, Principal, Security
@@ -220,6 +222,18 @@ def test_nobody_is_asked_for_a_token_where_somebody_would_be_refused(door: Door,
 @pytest.mark.parametrize("path", [path for path in WANTED if path.rpartition("/")[2] in CHANGES])
 def test_anonymous_clients_change_nothing_even_where_they_may_everything(door: Door, path: str) -> None:
     assert door.status(path, None) == 401
+
+
+def test_a_parameter_without_a_value_is_true_or_as_if_it_were_not_there() -> None:
+    route: Any = SimpleNamespace(query=Parameters)
+    request = testing.create_req(query_string="whole&limit=&name=a&name=b")
+    assert read_query(route, request) == Parameters(whole=True, limit=7, name="b")
+
+
+class Parameters(Struct):
+    whole: bool = False
+    limit: int = 7
+    name: str = ""
 
 
 def test_health_and_the_page_with_the_login_need_nobody(door: Door) -> None:

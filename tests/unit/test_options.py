@@ -22,7 +22,13 @@ from sluicemq_broker.job.job import ATTRIBUTES
 from sluicemq_broker.queue import JobMaker, check_headers
 from sluicemq_broker.security import ANYBODY
 from sluicemq_broker.store import QueueDefaults, date
-from sluicemq_broker.store.jobs.documents import HANDED_OUT, HANDED_OUT_FAIRLY, PACK_FIELDS, document
+from sluicemq_broker.store.jobs.documents import (
+    HANDED_OUT,
+    HANDED_OUT_FAIRLY,
+    PACK_FIELDS,
+    Unreadable,
+    document,
+)
 from sluicemq_broker.store.jobs.documents import job as loaded
 from support.fakes import Clock
 from support.jobs import NOW
@@ -172,6 +178,13 @@ def test_whose_a_job_is_is_stored_and_read_and_nothing_else_changes() -> None:
     assert own == {**plain, "_id": pushed.id, "pushed_by": "eve"}
     assert handed_out(own).story == pushed.story == {"pushed_by": "eve"}
     assert handed_out({**own, "pushed_by": 7}).story is None  # somebody wrote it by hand
+
+
+@pytest.mark.parametrize("value", ["x", True, 1.5, None, [1]])
+@pytest.mark.parametrize("key", ["priority", "seq", "attempts"])
+def test_a_stored_job_of_which_a_number_is_none_is_unreadable(key: str, value: Any) -> None:
+    with pytest.raises(Unreadable, match=f"its {key} .* is no whole number"):
+        handed_out({**stored(made({})), key: value})
 
 
 def test_a_result_that_is_wanted_is_stored_and_read() -> None:

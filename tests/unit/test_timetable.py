@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sluicemq_broker.job import MOST_RUNS, Misfire, Timetable, plan
 from sluicemq_broker.job.timetable import LATE, MOST_SKIPPED
+from sluicemq_broker.queues.schedules import run_id
 
 YEAR = 366 * 86400.0
 ZONES = [
@@ -85,6 +86,8 @@ def test_a_step_that_its_field_never_makes_is_refused(cron: str) -> None:
 def test_a_zone_that_is_not_the_same_on_every_machine_is_refused(zone: str) -> None:
     with pytest.raises(ValueError, match=r"timezone is .*like Europe/Berlin or UTC"):
         Timetable("0 0 * * *", zone).check()
+    assert "timezone is" in Timetable("0 0 * * *", zone).problem
+    assert not Timetable("0 0 * * *", "UTC").problem
 
 
 @pytest.mark.parametrize("every", [math.nan, math.inf, -math.inf, -1.0, 1e308, 0.5, 1e-320, 3.2e8, 1.00001])
@@ -191,6 +194,13 @@ def test_a_run_that_is_a_moment_late_is_not_missed(misfire: Misfire) -> None:
 def test_of_very_many_missed_runs_some_are_counted_as_skipped() -> None:
     assert plan(Timetable("* * * * *"), 0.0, 365 * 86400.0, Misfire.ONE).skipped == MOST_SKIPPED
     assert plan(Timetable(every=1.0), 0.0, 365 * 86400.0, Misfire.ONE).skipped == 365 * 86400
+
+
+def test_the_job_of_a_run_is_called_by_its_moment() -> None:
+    assert [run_id("report", when) for when in (1e9, 1e9 + 0.5)] == [
+        "report@2001-09-09T01:46:40Z",
+        "report@2001-09-09T01:46:40.500Z",
+    ]
 
 
 def test_nothing_runs_before_its_time() -> None:

@@ -112,7 +112,7 @@ def test_by_how_much_a_timer_comes_late_is_measured(counters: Counters, watched_
     # Given: a hub that can do nothing else until after the timer is due
     compute(LOOK + LONG)
     gevent.sleep(0.001)
-    assert counters.timings[Timing.HUB_DELAY].sum >= LONG / 2
+    assert LONG / 2 <= counters.timings[Timing.HUB_DELAY].sum < 60
     assert sum(counters.timings[Timing.HUB_DELAY].counts) == 1
 
 
