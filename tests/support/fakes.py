@@ -15,6 +15,7 @@ from sluicemq_broker.job import Job, Reservation, State
 from sluicemq_broker.job.job import NOT_RESERVED
 from sluicemq_broker.queue import Delivery, JobMaker, MakeJob, Worker
 from sluicemq_broker.runtime import Counters, Timer
+from sluicemq_broker.security import ANYBODY
 from sluicemq_broker.store import (
     Claim,
     Completed,
@@ -379,7 +380,7 @@ class FakeWorker(Worker):
     """Notes what it gets: ``messages`` lists of deliveries, ``jobs`` their ids."""
 
     def __init__(self, prefetch: int = 1, name: str = "worker") -> None:
-        super().__init__(name, prefetch)
+        super().__init__(name, prefetch, ANYBODY)
         self.messages: list[list[Delivery]] = []
         self.hung_up = False
 

@@ -49,7 +49,7 @@ def a_scheduler(jobs: int) -> Scheduler:
 
 
 def come(scheduler: Scheduler, prefetch: int, marks: Marks | None = None) -> Mute:
-    worker = Mute("worker", prefetch, marks=marks)
+    worker = Mute("worker", prefetch, ANYBODY, marks=marks)
     scheduler.deliveries.attach(worker, CONDITIONS.now)
     scheduler.hand_out.offer(worker)
     return worker

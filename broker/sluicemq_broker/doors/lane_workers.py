@@ -32,9 +32,7 @@ class LaneWorker(Worker):
     """A worker on a connection of its own."""
 
     def __init__(self, backend: Backend, lane: Lane) -> None:
-        super().__init__(
-            lane.peer, backend.prefetch, caller=lane.who, marks=backend.marks, reads=lane.writable
-        )
+        super().__init__(lane.peer, backend.prefetch, lane.who, marks=backend.marks, reads=lane.writable)
         self._backend = backend
         self._queue = backend.queue
         self._lane = lane

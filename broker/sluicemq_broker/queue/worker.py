@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from sluicemq.protocol.rows import WorkerJobRow, WorkerRow
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.time_limits import TimeLimits
-from sluicemq_broker.security import ANYBODY, Caller
+from sluicemq_broker.security import Caller
 from sluicemq_broker.store import EndedParent
 
 
@@ -157,8 +157,8 @@ class Worker:
         self,
         name: str,
         prefetch: int,
+        caller: Caller,
         peer: str = "",
-        caller: Caller = ANYBODY,
         *,
         marks: Marks | None = None,
         reads: bool = True,

@@ -50,6 +50,7 @@ from sluicemq_broker.queue import (
     reason_of_death,
 )
 from sluicemq_broker.runtime import Budget
+from sluicemq_broker.security import ANYBODY
 from sluicemq_broker.store import RolledBack, StagedByPriority
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class MemoryWorker(Worker):
     """A worker, and how it gets its jobs: ``send`` is called with the deliveries of one message."""
 
     def __init__(self, name: str, prefetch: int, send: Callable[[Sequence[Delivery]], None]) -> None:
-        super().__init__(name, prefetch)
+        super().__init__(name, prefetch, ANYBODY)
         self.send = send
 
 

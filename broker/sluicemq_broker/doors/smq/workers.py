@@ -28,7 +28,7 @@ class SessionWorker(Worker):
     door = "library"
 
     def __init__(self, session: Session, queue: Queue, credit: int) -> None:
-        super().__init__(session.name, credit, session.peer, session.caller, reads=session.writable)
+        super().__init__(session.name, credit, session.caller, session.peer, reads=session.writable)
         self.queue = queue
         self.concurrency = session.concurrency
         self.process = session.process
