@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from mmap import mmap
-from typing import cast
+from typing import Any, cast
 
 from sluicemq_devices.zmtp.frames import LARGE, LONG, MORE, Message, encode
 from sluicemq_devices.zmtp.peer import MOST_FRAMES, Peer, too_large
-from sluicemq_devices.zmtp.terms import NULL_TERMS, Terms
 
 #: Messages of one :meth:`FramePeer.take`, and commands of any, at most: a chunk may hold thousands.
 MOST_AT_ONCE = 256
@@ -25,16 +24,8 @@ class FramePeer(Peer[Message]):
     __slots__ = ("_frames", "_prefix")
     first, limit = _FIRST, MOST_AT_ONCE
 
-    def __init__(
-        self,
-        kind: str,
-        most_bytes: int,
-        say: Callable[[bytes], None],
-        terms: Terms = NULL_TERMS,
-        *,
-        dials: bool = False,
-    ) -> None:
-        super().__init__(kind, most_bytes, say, terms, dials=dials)
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
         self._prefix: Message = []
         self._frames: Message = []
 
@@ -124,16 +115,8 @@ class RawPeer(Peer[bytes]):
     __slots__ = ("_count", "_parts")
     first = limit = MOST_RAW_AT_ONCE
 
-    def __init__(
-        self,
-        kind: str,
-        most_bytes: int,
-        say: Callable[[bytes], None],
-        terms: Terms = NULL_TERMS,
-        *,
-        dials: bool = False,
-    ) -> None:
-        super().__init__(kind, most_bytes, say, terms, dials=dials)
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
         self._count = 0  # frames of a message that is not complete
         self._parts: list[bytes] = []  # these frames
 
