@@ -34,9 +34,8 @@ from sluicemq_broker.security import Caller, authorize, charge, may_use, put_bac
 from sluicemq_devices.hub import Watermark
 from sluicemq_devices.sockets import Endpoint, Lane, LaneDoor, Switchboard
 
-#: Bytes that are kept of the payload of an unreadable message; and of one that is too large.
+#: Bytes that are kept of the payload of an unreadable message.
 _UNREADABLE_BYTES: Final = 64 * 1024
-_TOO_LARGE_BYTES: Final = 1024
 
 
 class Frontend:
@@ -198,7 +197,7 @@ class PushFrontend(Frontend):
         self._counters.refused(error, f"a PUSH message of {size} bytes to queue {self._queue.name}: {error}")
         if not caller.may(Action.PUSH, self._queue.name):
             return
-        limit = _TOO_LARGE_BYTES if isinstance(error, TooLargeError) else _UNREADABLE_BYTES
+        limit = 1024 if isinstance(error, TooLargeError) else _UNREADABLE_BYTES
         payload, headers = frames[-1][:limit], frames[1][:_UNREADABLE_BYTES] if len(frames) > 2 else b""
         dead_letter = {
             "_id": self._maker.new_id(),

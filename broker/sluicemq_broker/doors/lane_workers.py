@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 TRANSIT: Final = 0.25
 #: Jobs on the way to it, at most, with any prefetch: one PONG may commit all of them, in one turn of the hub.
 MOST_IN_TRANSIT: Final = 1000
-_SHORTEST: Final = 1e-6  # seconds; the clock may stand still
 
 
 class LaneWorker(Worker):
@@ -187,7 +186,7 @@ class Window:
 
     def arrived(self, in_transit: int, seconds: float) -> None:
         """Note how long the last of some jobs took to arrive; the window at most doubles."""
-        within = in_transit * TRANSIT / max(seconds, _SHORTEST)
+        within = in_transit * TRANSIT / max(seconds, 1e-6)
         self.size = max(1, min(self._most, 2 * self.size, int(within)))
 
 

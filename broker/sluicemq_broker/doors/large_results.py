@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
 
 import gevent
 
 from sluicemq.protocol.errors import SluiceError, UnavailableError
+from sluicemq_broker.admin import READ_PACKED_SENT
 from sluicemq_broker.doors.refusals import refusal
 from sluicemq_broker.queue import Outcome, StoredResult
 from sluicemq_devices.sockets import SMALL, Lane
-
-#: Times the bytes of a stored result: it is in memory as it came from MongoDB, unpacked, and as it is sent.
-_COPIES: Final = 3
 
 Send = Callable[[bytes | SluiceError], None]
 
@@ -26,7 +23,7 @@ def send_when_it_fits(lane: Lane, outcome: Outcome, send: Send) -> None:
     thousands of requests for large results, by clients that read nothing, take the memory of a few.
     """
     if isinstance(outcome, StoredResult):
-        lane.ration.when_room(_COPIES * outcome.size, partial(_begin_to_read, lane, outcome, send))
+        lane.ration.when_room(READ_PACKED_SENT * outcome.size, partial(_begin_to_read, lane, outcome, send))
     elif isinstance(outcome, bytes) and len(outcome) > SMALL and not lane.ration.fits(len(outcome)):
         send(UnavailableError("earlier answers on this connection were not read: read them, then ask again"))
     else:
@@ -44,4 +41,4 @@ def _read(lane: Lane, outcome: StoredResult, send: Send) -> None:
     except Exception as error:  # noqa: BLE001 - the client must have an answer
         send(refusal(error))
     finally:
-        lane.ration.release(_COPIES * outcome.size)
+        lane.ration.release(READ_PACKED_SENT * outcome.size)

@@ -29,11 +29,10 @@ _ENVELOPE_FRAMES: Final = 256
 _ENVELOPE_BYTES: Final = 64 * 1024
 #: Answers that a client has not read, before its requests are no longer read.
 MOST_UNREAD: Final = 1000
-#: Requests of one device that wait for results, bytes of their envelopes, and the share of what is left of
-#: that for one client: the first client is read until 991 of its requests wait. They only cost memory, so
-#: they are no part of what is on its way to MongoDB.
+#: Requests of one device that wait for results, and the share of what is left of that for one client: the
+#: first client is read until 991 of its requests wait. They only cost memory, so they are no part of what is
+#: on its way to MongoDB.
 MOST_WAITING: Final = 100_000
-MOST_WAITING_BYTES: Final = 64 * 2**20
 WAITING_PART: Final = 0.01
 
 
@@ -48,7 +47,7 @@ class RequestFrontend(Frontend):
 
     def __init__(self, settings: DeviceSettings, services: Services) -> None:
         super().__init__(settings, services)
-        mark = Watermark(self.most_waiting, MOST_WAITING_BYTES, nothing, nothing)
+        mark = Watermark(self.most_waiting, 64 * 2**20, nothing, nothing)
         self._waiting: Shares[Requester] = Shares(
             mark, lambda requester: requester.lane.resume(requester), WAITING_PART
         )
@@ -170,10 +169,6 @@ class RequestFrontend(Frontend):
         queue.results.stored(waiting, [requests[at].job_id for at in existing if requests[at].wants_result])
 
 
-#: States of a job on which nobody works any more.
-_OVER: Final = (State.DONE, State.DEAD)
-
-
 class Requester:
     """One connection of a REQ or DEALER client, and its requests that wait for an answer."""
 
@@ -277,7 +272,7 @@ class Request:
 
         A second frame says so where nobody works on that job any more: programs that read one frame go on.
         """
-        if existed in _OVER:
+        if existed in (State.DONE, State.DEAD):
             may_read = self.requester.lane.who.may(Action.READ, self.queue)
             self.note = [dumps({"existed": True, "state": (may_read and existed) or None}).encode()]
         self.answer(self.job_id.encode())

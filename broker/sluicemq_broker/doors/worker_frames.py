@@ -27,7 +27,6 @@ from sluicemq_broker.security import Caller
 
 #: Compared one by one: a result may have megabytes, and hashing it would read all of them.
 _WORDS: Final = tuple(PLAIN)
-_DELAY: Final = OPTIONS["delay"].rule
 
 
 def body(job: Job, *, full: bool) -> list[bytes]:
@@ -146,7 +145,7 @@ def _delay(frames: list[bytes]) -> float | None:
     if not frames:
         return None
     try:
-        return float(_DELAY.of_text(frames[0].decode("ascii")))
+        return float(OPTIONS["delay"].rule.of_text(frames[0].decode("ascii")))
     except ValueError as error:
         raise BadFramesError(
             f"delay {frames[0][:32]!r} is not a number of seconds from 0 to ten years, nor as 1h30m"

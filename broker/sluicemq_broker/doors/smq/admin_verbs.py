@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.permissions import Action
-from sluicemq.protocol.rows import EndRow, ErrorsRow, FoundPage, KindRow, WorkerRow
+from sluicemq.protocol.rows import EndRow, ErrorsRow, FoundPage
 from sluicemq_broker.admin import (
     OF_ON_DEAD,
     OF_REDRIVE,
@@ -36,30 +36,10 @@ _IN_OPTIONS: Final = Needs(
     ),
     shows=lambda _caller, answer: answer,  # its rows are chosen where they are numbered
 )
-_OF_REDRIVE: Final = Needs(
-    Action.MANAGE, 0, more=lambda _subject, name, _selection, to: redrive_needs(name, to), also=OF_REDRIVE
-)
-_OF_SETTINGS: Final = Needs(
-    Action.MANAGE,
-    0,
-    more=lambda session, name, settings: session.admin.queues.needs(name, settings),
-    also=OF_ON_DEAD,
-)
 _OF_TASK: Final = Needs(
     Action.MANAGE, more=lambda tasks, task_id: [(Action.MANAGE, tasks.find(task_id).queue)], hidden=True
 )
-_OF_STATS: Final = Needs(Action.READ, shows=visible.stats)
-_OF_ITS_QUEUES: Final = (Effect(Action.MANAGE, "all queues of the worker"),)
-_OF_WORKERS: Final = Needs(Action.READ, 0, shows=visible.workers)
-#: Its queues are known only where the worker is found.
-_OF_WORKER: Final = Needs(Action.MANAGE, more=lambda _session, _action, _name: (), also=_OF_ITS_QUEUES)
-_OF_KINDS: Final = Needs(Action.READ, 0, shows=visible.kinds)
-#: Its answer is made of what the caller may see.
-_OF_ERRORS: Final = Needs(Action.READ, 0, shows=lambda _caller, answer: answer)
 _READ: Final = Needs(Action.READ, 0)
-_OF_CANCEL: Final = Needs(
-    Action.MANAGE, 0, also=(Effect(Action.MANAGE, "the queues of its children, with `children`"),)
-)
 _MANAGE: Final = Needs(Action.MANAGE, 0)
 
 
@@ -87,24 +67,18 @@ def _session(session: Any) -> Any:
     return session
 
 
-def _workers(session: Any, name: str | None) -> Computed:
-    admin: Admin = session.admin
+def _named_rows(read: Callable[..., list[Any]], shows: Callable[[Caller, Any], Any]) -> AdminVerb:
+    """Return a verb whose rows, of one queue or of all that the caller reads, have this broker's name."""
 
-    def rows() -> list[WorkerRow]:
-        found = admin.queues.workers(name, visible.names(session.caller, Action.READ))
-        return [replace(worker, broker=session.door.name) for worker in found]
+    def computed(session: Any, name: str | None) -> Computed:
+        def rows() -> list[Any]:
+            found = read(session.admin.queues, name, visible.names(session.caller, Action.READ))
+            return [replace(row, broker=session.door.name) for row in found]
 
-    return Computed(rows)
+        return Computed(rows)
 
-
-def _kinds(session: Any, name: str | None) -> Computed:
-    admin: Admin = session.admin
-
-    def rows() -> list[KindRow]:
-        found = admin.queues.kinds(name, visible.names(session.caller, Action.READ))
-        return [replace(kind, broker=session.door.name) for kind in found]
-
-    return Computed(rows)
+    needs = _READ._replace(shows=shows)
+    return AdminVerb(_session, computed, needs, (str | None,), reads=True, at_once=True)
 
 
 def _errors(session: Any, name: str | None) -> ErrorsRow:
@@ -154,26 +128,40 @@ def _stats(session: Any) -> Computed:
 
 
 ADMIN_VERBS: Final[dict[bytes, AdminVerb]] = {
-    wire.STATS: AdminVerb(_session, _stats, _OF_STATS, reads=True, at_once=True),
+    wire.STATS: AdminVerb(
+        _session, _stats, Needs(Action.READ, shows=visible.stats), reads=True, at_once=True
+    ),
     wire.COUNTERS: _computed("admin.broker", BrokerAdmin.counters, Needs(Action.OPERATE)),
     wire.EVENTS: AdminVerb(_session, _events, _IN_OPTIONS, (dict,), reads=True, at_once=True),
     wire.QUEUES: _shared("admin.queues", QueueAdmin.all, Needs(Action.READ, shows=visible.queues)),
     wire.QUEUE: _reads("admin.queues", QueueAdmin.one, _READ, str),
-    wire.WORKERS: AdminVerb(_session, _workers, _OF_WORKERS, (str | None,), reads=True, at_once=True),
+    wire.WORKERS: _named_rows(QueueAdmin.workers, visible.workers),
     wire.WORKER: AdminVerb(
         _session,
         _order_worker,
-        _OF_WORKER,
+        # Its queues are known only where the worker is found.
+        Needs(
+            Action.MANAGE,
+            more=lambda _session, _action, _name: (),
+            also=(Effect(Action.MANAGE, "all queues of the worker"),),
+        ),
         (str, str),
         at_once=True,
         actions=frozenset((wire.QUIET, wire.END)),
     ),
-    wire.KINDS: AdminVerb(_session, _kinds, _OF_KINDS, (str | None,), reads=True, at_once=True),
+    wire.KINDS: _named_rows(QueueAdmin.kinds, visible.kinds),
     wire.PAUSE: _changes("admin.queues", QueueAdmin.pause, _MANAGE, str, str),
     wire.RESUME: _changes("admin.queues", QueueAdmin.resume, _MANAGE, str, str),
     wire.BACKLOG: _reads("admin.queues", QueueAdmin.backlog, _READ, str),
     wire.SETTINGS: _reads("admin.queues", QueueAdmin.settings, _READ, str),
-    wire.SET: AdminVerb(_session, _set, _OF_SETTINGS, (str, dict)),
+    wire.SET: AdminVerb(
+        _session,
+        _set,
+        _MANAGE._replace(
+            more=lambda session, name, settings: session.admin.queues.needs(name, settings), also=OF_ON_DEAD
+        ),
+        (str, dict),
+    ),
     wire.UNSET: _changes("admin.queues", QueueAdmin.unset_settings, _MANAGE, str, list),
     wire.PURGE: _starts("admin.queues", QueueAdmin.purge, _MANAGE, str, str),
     wire.DELETE: _starts("admin.queues", QueueAdmin.delete, _MANAGE, str),
@@ -183,13 +171,32 @@ ADMIN_VERBS: Final[dict[bytes, AdminVerb]] = {
     wire.SHOW: _reads("admin.jobs", JobAdmin.show, _READ, str, str)._replace(weigh=JobAdmin.weigh_show),
     wire.ENDS: AdminVerb(_session, _ended, _READ, (str, str | None, int), reads=True),
     wire.FIND: AdminVerb(_session, _find, _IN_OPTIONS, (dict, int, str | None), reads=True, at_once=True),
-    wire.CANCEL: AdminVerb(_session, _cancel, _OF_CANCEL, (str, str), (dict | None,)),
+    wire.CANCEL: AdminVerb(
+        _session,
+        _cancel,
+        _MANAGE._replace(also=(Effect(Action.MANAGE, "the queues of its children, with `children`"),)),
+        (str, str),
+        (dict | None,),
+    ),
     wire.PROMOTE: _changes("admin.jobs", JobAdmin.promote, _MANAGE, str, str),
     wire.CHANGE: _changes("admin.jobs", JobAdmin.change, _MANAGE, str, str, dict),
-    wire.REDRIVE: _starts("admin.dead_letters", DeadLetterAdmin.redrive, _OF_REDRIVE, str, dict, str | None),
+    wire.REDRIVE: _starts(
+        "admin.dead_letters",
+        DeadLetterAdmin.redrive,
+        _MANAGE._replace(
+            more=lambda _subject, name, _selection, to: redrive_needs(name, to), also=OF_REDRIVE
+        ),
+        *(str, dict, str | None),
+    ),
     wire.DISCARD: _starts("admin.dead_letters", DeadLetterAdmin.discard, _MANAGE, str, dict),
     wire.DEAD: _reads("admin.dead_letters", DeadLetterAdmin.about, _READ, str, str, dict),
-    wire.ERRORS: AdminVerb(_session, _errors, _OF_ERRORS, (str | None,), reads=True),
+    wire.ERRORS: AdminVerb(
+        _session,
+        _errors,
+        _READ._replace(shows=lambda _caller, answer: answer),  # it is made of what the caller may see
+        (str | None,),
+        reads=True,
+    ),
     wire.TASKS: _reads("admin.tasks", Tasks.latest, Needs(Action.MANAGE, shows=visible.operations)),
     wire.TASK: _reads("admin.tasks", Tasks.find, _OF_TASK, str),
     wire.TCANCEL: _changes("admin.tasks", Tasks.cancel, _OF_TASK, str),

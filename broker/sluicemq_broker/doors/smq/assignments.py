@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 _MOST_CREDIT: Final = 100_000
 #: Missing queues that one session may wait for.
 _MOST_MISSING: Final = 1000
-#: Jobs that one session may name as stuck.
-_MOST_STUCK: Final = 100
 
 
 class ReadyRequest(NamedTuple):
@@ -86,7 +84,7 @@ class Assignments:
     def note_stuck(self, number: int, fields: Fields) -> None:
         """Note the jobs of former connections whose handlers have not ended; new ones are counted."""
         (entries,) = take(fields, list)
-        check_count(entries, "a STUCK", "jobs", _MOST_STUCK)
+        check_count(entries, "a STUCK", "jobs", 100)
         before = set(self.stuck)
         self.stuck = dict(map(_stuck_entry, entries))
         caller, worker = self._session.caller, self._session.name

@@ -24,7 +24,6 @@ MOST_REQUESTS: Final = 10_000
 #: Requests of all sessions that are looked up at one time, about: as many as one statement takes. A session
 #: with thousands of them has its share of these, and a few at least.
 MOST_LOOKUPS: Final = 960
-_LEAST_LOOKUPS: Final = 16
 
 
 class Lookups:
@@ -37,7 +36,7 @@ class Lookups:
     @property
     def per_session(self) -> int:
         """How many requests of one session are looked up at one time."""
-        return max(_LEAST_LOOKUPS, MOST_LOOKUPS // max(1, self.sessions))
+        return max(16, MOST_LOOKUPS // max(1, self.sessions))
 
 
 class Results:
