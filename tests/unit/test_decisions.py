@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadHeadersError, DuplicateError, TooLargeError
 from sluicemq.protocol.readable import MOST_TRACEBACK
+from sluicemq.protocol.rules import BACKOFF_BOUNDS, BACKOFF_KINDS
 from sluicemq_broker.config import MAX_JOB_BYTES, QueueSettings
-from sluicemq_broker.job import BOUNDS, KINDS, Backoff, Failure, Job
+from sluicemq_broker.job import Backoff, Failure, Job
 from sluicemq_broker.queue import Onward, Verdict
 from sluicemq_broker.queue.decisions import (
     DIED,
@@ -187,7 +188,9 @@ def test_a_visibility_timeout_decides(job: dict[str, Any], decision: Any, *, beg
 EVENLY = Random(4).random
 
 backoffs = st.builds(
-    Backoff, kind=st.sampled_from(KINDS), **{name: st.floats(*bounds) for name, bounds in BOUNDS.items()}
+    Backoff,
+    kind=st.sampled_from(BACKOFF_KINDS),
+    **{name: st.floats(*bounds) for name, bounds in BACKOFF_BOUNDS.items()},
 )
 attempts = st.integers(1, 1_000_000)
 

@@ -6,7 +6,7 @@ from sluicemq_broker.config.display import as_json, as_toml, describe
 from sluicemq_broker.config.door_settings import Door, DoorSettings
 from sluicemq_broker.config.exposure import exposed, http_exposure, is_reachable, problems_of_exposure
 from sluicemq_broker.config.loading import Config, default_devices, load, problems_of_doors
-from sluicemq_broker.config.mongo_uri import MongoUri
+from sluicemq_broker.config.mongo_uri import LOGIN_OPTIONS, MongoUri
 from sluicemq_broker.config.problems import (
     ConfigError,
     Problem,

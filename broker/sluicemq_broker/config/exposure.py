@@ -13,9 +13,6 @@ from sluicemq_broker.config.problems import Problem
 from sluicemq_broker.config.security_settings import anonymous_of, rule_of
 from sluicemq_devices.sockets import parse_endpoint
 
-#: Actions by which something can be read over HTTP.
-_READS = (Action.READ, Action.SUBSCRIBE, Action.OPERATE)
-
 _KEYS = """\
 Make a key with `sluicemq key new --out broker.key`, and put these lines into the file of --config:
     [security]
@@ -76,7 +73,7 @@ def http_exposure(config: Config) -> str:
         else ["passwords, tokens and jobs go over the network in clear text"]
     )
     anonymous = anonymous_of(config.security)
-    if any(map(anonymous.patterns, _READS)):
+    if any(map(anonymous.patterns, (Action.READ, Action.SUBSCRIBE, Action.OPERATE))):
         wrong.append("everybody may read there")
     return " and ".join(wrong)
 

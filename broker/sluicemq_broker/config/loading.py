@@ -179,7 +179,7 @@ class _Reading:
     def config(
         self, document: Mapping[str, Any], environ: Mapping[str, str], flags: Mapping[str, Any]
     ) -> Config:
-        self._known(document, _TABLES, self._file)
+        self._known(document, {section.name for section in SECTIONS if "." not in section.name}, self._file)
         broker = self._broker(document.get("broker", {}), environ, flags)
         named, others = self._by_name("queues", QueueSettings, document.get("queues", {}))
         streams, other_streams = self._by_name("streams", StreamSettings, document.get("streams", {}))
@@ -334,7 +334,7 @@ class _Reading:
             self._wrong(f"{self._file}: {what}", f"expected tables, [{what}.NAME]")
             return
         for name, table in tables.items():
-            if name != OTHERS or what not in _WITH_OTHERS:
+            if name != OTHERS or what not in {section.name for section in SECTIONS if section.others}:
                 self._value(rule, name, self._place_of(what, name))
             yield name, table
 
@@ -381,7 +381,8 @@ class _Reading:
             self._compare_routes(config)
         if self._hold("host", "endpoint", "frontends", "backends", "commits", "replays"):
             self._compare_ends(config)
-        if self._hold("endpoint", "frontends", "backends", "commits", "replays", *_OF_DOORS):
+        rule = ("mechanism", "anonymous", "secret_key_file", "allow_plain")
+        if self._hold("endpoint", "frontends", "backends", "commits", "replays", *rule):
             for problem in problems_of_doors(config):
                 self._wrong(f"{self._file}: {problem.place}", problem.message)
         for key, names in shared_keys(config.principals).items():
@@ -505,12 +506,6 @@ class _Reading:
 
 
 _REFUSED = object()
-#: Settings of security on which the rule of a door depends.
-_OF_DOORS = ("mechanism", "anonymous", "secret_key_file", "allow_plain")
-_TABLES = frozenset(
-    section.name for section in SECTIONS if "." not in section.name
-)  # others are tables of these
-_WITH_OTHERS = frozenset(section.name for section in SECTIONS if section.others)
 
 
 def _forget_ports(values: dict[str, Any]) -> None:

@@ -38,7 +38,7 @@ _HARMLESS: Final = frozenset({
     *("readpreference", "maxstalenessseconds", "readconcernlevel"),
 })  # fmt: skip
 #: Options that say who logs in, and how.
-_OF_LOGINS: Final = frozenset({"authsource", "authmechanism", "authmechanismproperties"})
+LOGIN_OPTIONS: Final = frozenset({"authsource", "authmechanism", "authmechanismproperties"})
 _HIDDEN: Final = frozenset({"authmechanismproperties", "tlscertificatekeyfilepassword", "readpreferencetags"})
 
 
@@ -88,7 +88,9 @@ class MongoUri:
         parts = self.parts
         password = "" if parts.password is None else f":{parts.password}"
         who = "" if parts.user is None else f"{parts.user}{password}@"
-        options = "&".join(f"{name}={value}" for name, value in parts.options if name.lower() in _OF_LOGINS)
+        options = "&".join(
+            f"{name}={value}" for name, value in parts.options if name.lower() in LOGIN_OPTIONS
+        )
         return f"mongodb://{who}localhost/{parts.database or ''}?{options}"
 
     def differs_in_login_only(self, other: object) -> bool:
@@ -107,7 +109,7 @@ class MongoUri:
 
 
 def _without_login(parts: Parts) -> tuple[object, ...]:
-    rest = tuple(option for option in parts.options if option[0].lower() not in _OF_LOGINS)
+    rest = tuple(option for option in parts.options if option[0].lower() not in LOGIN_OPTIONS)
     return parts.scheme, parts.user is None, parts.hosts, parts.database, rest
 
 

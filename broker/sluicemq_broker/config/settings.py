@@ -24,12 +24,13 @@ from typing import Any
 from sluicemq.protocol.environment import PREFIX
 from sluicemq.protocol.names import LONGEST_NAME
 from sluicemq.protocol.options import OPTIONS
+from sluicemq.protocol.rules import BACKOFF_BOUNDS, BACKOFF_KINDS
 from sluicemq_broker.config import rules
 from sluicemq_broker.config.declared import MIB, file_of, flag, live, option, setting
 from sluicemq_broker.config.door_settings import bound_door
 from sluicemq_broker.config.mongo_uri import MongoUri
 from sluicemq_broker.config.secrets import RedisUrl, Secret
-from sluicemq_broker.job import BOUNDS, KINDS, Backoff, Misfire, OnExpiry, Timetable
+from sluicemq_broker.job import Backoff, Misfire, OnExpiry, Timetable
 from sluicemq_broker.runtime import of_time
 from sluicemq_devices.sockets import Endpoint, tcp_address
 
@@ -235,15 +236,21 @@ class QueueSettings:
         None, rules.kind_time_limits, "hard time limits of these kinds of jobs"
     )
     backoff: str = option(
-        "backoff", rules.one_of(*KINDS), "how the wait grows after each failure; or linear, fixed, none"
+        "backoff",
+        rules.one_of(*BACKOFF_KINDS),
+        "how the wait grows after each failure; or linear, fixed, none",
     )
     backoff_base: float = live(_BACKOFF.base, rules.seconds(), "seconds after the first failure")
     backoff_factor: float = live(
-        _BACKOFF.factor, rules.number(*BOUNDS["factor"]), "by which an exponential wait grows each time"
+        _BACKOFF.factor,
+        rules.number(*BACKOFF_BOUNDS["factor"]),
+        "by which an exponential wait grows each time",
     )
     backoff_cap: float = live(_BACKOFF.cap, rules.seconds(), "seconds, at most")
     backoff_jitter: float = live(
-        _BACKOFF.jitter, rules.number(*BOUNDS["jitter"]), "share of a wait that chance adds or takes off"
+        _BACKOFF.jitter,
+        rules.number(*BACKOFF_BOUNDS["jitter"]),
+        "share of a wait that chance adds or takes off",
     )
     dead_retention: float = live(
         90 * 86_400.0,

@@ -6,11 +6,9 @@ import ssl
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sluicemq.protocol.secret_files import read_secret
-
-_END: Final = "-----END CERTIFICATE-----"
 
 #: A context of any kind: gevent has one of its own.
 Context = ssl.SSLContext
@@ -61,7 +59,9 @@ def validity(certificate: Path) -> Validity | None:
     """Return when the first certificate of a file of PEM holds; None if that can't be read."""
     try:
         text = certificate.read_text(errors="replace")
-        whole = ssl.PEM_cert_to_DER_cert(text[text.index(ssl.PEM_HEADER) : text.index(_END) + len(_END)])
+        whole = ssl.PEM_cert_to_DER_cert(
+            text[text.index(ssl.PEM_HEADER) : text.index(ssl.PEM_FOOTER) + len(ssl.PEM_FOOTER)]
+        )
         _tag, signed = _element(_element(whole)[1])  # tbsCertificate, RFC 5280, 4.1
         # The tag of ASN.1 for a version
         parts = [element for element in _elements(signed) if element[0] != 0xA0]

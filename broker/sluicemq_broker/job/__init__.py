@@ -1,6 +1,6 @@
 """A job and the page on which its life is drawn."""
 
-from sluicemq_broker.job.backoff import BOUNDS, KINDS, Backoff
+from sluicemq_broker.job.backoff import Backoff
 from sluicemq_broker.job.failure import NOT_DESCRIBED, TRACEBACKS_KEPT, Failure
 from sluicemq_broker.job.job import (
     ERRORS_KEPT,

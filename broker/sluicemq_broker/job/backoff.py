@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Final, NamedTuple
-
-from sluicemq.protocol.rules import BACKOFF_BOUNDS, BACKOFF_KINDS
-
-KINDS: Final = BACKOFF_KINDS
-#: The least and the most of each number of a :class:`Backoff`; times at most ten years.
-BOUNDS: Final = BACKOFF_BOUNDS
+from typing import NamedTuple
 
 
 class Backoff(NamedTuple):

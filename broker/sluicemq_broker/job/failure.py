@@ -11,9 +11,6 @@ from sluicemq.protocol.readable import MOST_NAMED, MOST_TRACEBACK, cut_in_middle
 TRACEBACKS_KEPT: Final = 3
 
 
-_LONGEST: Final = 1e9  # seconds
-
-
 class Failure(NamedTuple):
     """An exception: its type, the function that raised it, its traceback, and how long the handler ran."""
 
@@ -33,7 +30,7 @@ class Failure(NamedTuple):
             cut_in_middle(start_of(trace, 4 * MOST_TRACEBACK), MOST_TRACEBACK)
             if isinstance(trace, bytes)
             else "",
-            seconds if isinstance(seconds, float) and 0 <= seconds < _LONGEST else None,
+            seconds if isinstance(seconds, float) and 0 <= seconds < 1e9 else None,
         )
 
 

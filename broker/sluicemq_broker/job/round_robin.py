@@ -8,16 +8,13 @@ one served, so between two turns of a tenant every other one has a turn.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-
-_ALIKE: Mapping[str, int] = MappingProxyType({})
 
 
 class RoundRobin:
     """Position of a queue in its round: one name, and the jobs left of its turn."""
 
     def __init__(self, weights: Mapping[str, int] | None = None) -> None:
-        self._weights = weights or _ALIKE
+        self._weights = weights or {}
         self.at: str | None = None
         """Tenant whose turn it is, or was last."""
         self._left = 0

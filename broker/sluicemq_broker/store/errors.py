@@ -76,10 +76,6 @@ TROUBLE: Final = {
 }
 
 
-#: MongoDB has no code of its own for that.
-_NO_SUCH_INDEX: Final = "hint provided does not correspond to an existing index"
-
-
 #: Where the driver's settings, or the JSON of a reply, begin in the text of an error.
 _SETTINGS: Final = (", Timeout:", " (configured timeouts:", ", full error:")
 
@@ -123,15 +119,11 @@ def translated() -> Iterator[None]:
     except (BSONError, OverflowError, mongo_errors.InvalidName) as error:  # the driver can't encode it
         raise Refused(f"MongoDB can't take it: {brief(error)}") from error
     except mongo_errors.PyMongoError as error:
-        if _lacks_an_index(error):
+        # MongoDB has no code for an index that a hint names in vain: an election may have taken it back
+        if "hint provided does not correspond to an existing index" in str(error):
             raise UnavailableError("an index is missing, or not ready yet: it is made again") from error
         kind = Refused if isinstance(error, mongo_errors.OperationFailure) and _definite(error) else Unclear
         raise kind(f"{type(error).__name__}: {brief(error)}") from error
-
-
-def _lacks_an_index(error: mongo_errors.PyMongoError) -> bool:
-    """Return True if a statement named an index that is not there: an election may have taken it back."""
-    return isinstance(error, mongo_errors.OperationFailure) and _NO_SUCH_INDEX in str(error)
 
 
 def _definite(error: mongo_errors.OperationFailure) -> bool:

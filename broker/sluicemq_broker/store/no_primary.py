@@ -12,14 +12,12 @@ import pymongo
 from pymongo import errors as mongo_errors
 from pymongo.uri_parser import parse_uri
 
-from sluicemq_broker.config import MongoUri
+from sluicemq_broker.config import LOGIN_OPTIONS, MongoUri
 from sluicemq_broker.store.errors import ServerCode, brief
 from sluicemq_broker.store.no_tls import why_no_tls
 
 #: Options that describe the replica set, not how to reach one host of it.
 _OF_THE_WHOLE: Final = frozenset({"replicaset", "directconnection", "loadbalanced"})
-#: Options of a login.
-_OF_LOGINS: Final = frozenset({"authsource", "authmechanism", "authmechanismproperties"})
 
 
 def why_no_primary(text: str) -> str | None:
@@ -47,11 +45,8 @@ def _what_it_says(uri: MongoUri, host: str, said: dict[str, Any] | Exception) ->
     if isinstance(said, Exception):
         return why_no_tls(uri, host, said)
     refused = _why_no_login(uri, host) if said.get("isWritablePrimary") else None
-    return refused or _why(host, _replica_set(uri), said)
-
-
-def _replica_set(uri: MongoUri) -> str | None:
-    return next((value for name, value in uri.parts.options if name.lower() == "replicaset"), None)
+    wanted = next((value for name, value in uri.parts.options if name.lower() == "replicaset"), None)
+    return refused or _why(host, wanted, said)
 
 
 def _hosts(text: str) -> list[str]:
@@ -71,7 +66,7 @@ def _host(host: str, port: int | None) -> str:
 def _hello(uri: MongoUri, host: str) -> dict[str, Any] | Exception:
     """Return the ``hello`` of one host, which needs no login; the error if it does not answer."""
     try:
-        with _client(uri, host, "", _OF_THE_WHOLE | _OF_LOGINS) as client:
+        with _client(uri, host, "", _OF_THE_WHOLE | LOGIN_OPTIONS) as client:
             return client.admin.command("hello")
     except (mongo_errors.PyMongoError, ValueError, OSError) as error:
         return error

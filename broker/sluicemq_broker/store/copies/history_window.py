@@ -18,8 +18,6 @@ from sluicemq_broker.store.connection import Client
 from sluicemq_broker.store.errors import translated
 
 PARAMETER: Final = "minSnapshotHistoryWindowInSeconds"
-#: Seconds that an embedded MongoDB keeps at first; none between copies.
-_FIRST: Final = 60
 
 
 class SnapshotOver(UnavailableError):
@@ -42,7 +40,7 @@ class HistoryWindow:
         with translated():
             embedded = str(self._client.admin.command("hello").get("me", "")).endswith(".sock")
             if embedded:
-                self._raise(_FIRST)
+                self._raise(60)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -49,7 +49,8 @@ from sluicemq.protocol import job_headers
 from sluicemq.protocol.durations import TEN_YEARS
 from sluicemq.protocol.options import OPTIONS
 from sluicemq.protocol.readable import MOST_REASON
-from sluicemq_broker.job import BOUNDS, KINDS, Backoff, ChildEnd, Job, OnExpiry, Parent, State
+from sluicemq.protocol.rules import BACKOFF_BOUNDS, BACKOFF_KINDS
+from sluicemq_broker.job import Backoff, ChildEnd, Job, OnExpiry, Parent, State
 from sluicemq_broker.store.set_aside import Unreadable
 from sluicemq_broker.store.values import Document, date, seconds
 
@@ -237,11 +238,6 @@ def queue_of(collection: str) -> str:
     return collection.removeprefix(QUEUE_PREFIX)
 
 
-_TIME_LIMITS: Final = ("soft_time_limit", "hard_time_limit")
-#: Attributes that are stored as they are, if a job has them.
-_OWN: Final = ("kind", *_TIME_LIMITS)
-
-
 def _named(job: Job, *, fair: bool) -> Document:
     """Return the fields of jobs with a ``dedupe_id``, a group, a tenant, a kind or time limits."""
     named: Document = {}
@@ -251,7 +247,7 @@ def _named(job: Job, *, fair: bool) -> Document:
         named |= {"state": _WAITING, "group": job.group, "wait": in_line(job)}
     if job.tenant is not None or (fair and job.turn):
         named["tenant"] = job.turn
-    for name in _OWN:
+    for name in ("kind", "soft_time_limit", "hard_time_limit"):
         if (value := getattr(job, name)) is not None:
             named[name] = value
     return named
@@ -348,17 +344,14 @@ _RECALLED: Final = frozenset({"losses", "unanswered", "suspect", "asked", "dedup
 
 #: Numbers that a job may have; ``remember`` may be null.
 _NUMBERS: Final = frozenset(
-    {"losses", "unanswered", "remember", *_TIME_LIMITS} | set(QueueDefaults._fields) & OPTIONS.keys()
+    {"losses", "unanswered", "remember", "soft_time_limit", "hard_time_limit"}
+    | set(QueueDefaults._fields) & OPTIONS.keys()
 )
-
-
-#: The longest time that a producer may ask for; no count is larger.
-_LARGEST: Final = TEN_YEARS
 
 
 def _check_number(key: str, value: Any) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (number and 0 <= value <= _LARGEST) and not (key == "remember" and value is None):
+    if not (number and 0 <= value <= TEN_YEARS) and not (key == "remember" and value is None):
         raise Unreadable(f"its {key} {str(value)[:64]!r} is no number, or out of range")
 
 
@@ -382,10 +375,10 @@ def _whole(key: str, value: Any) -> int:
 
 def _backoff(stored: Any) -> Backoff:
     backoff = Backoff(**stored)
-    for key, (least, most) in BOUNDS.items():
+    for key, (least, most) in BACKOFF_BOUNDS.items():
         if not least <= getattr(backoff, key) <= most:
             raise Unreadable(f"its backoff's {key} is not from {least} to {most}")
-    if backoff.kind not in KINDS:
+    if backoff.kind not in BACKOFF_KINDS:
         raise Unreadable(f"its backoff {str(backoff.kind)[:64]!r} is none that this version knows")
     return backoff
 

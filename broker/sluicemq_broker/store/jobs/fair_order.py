@@ -37,11 +37,8 @@ _JUST_READY: Final = {"$gte": State.READY.value, "$lte": State.READY.value}
 _LINES: Final = [("tenant", 1), *ORDER]
 #: Its fields; ``state`` is in it so that only keys are read.
 _KEYS: Final = [("state", 1), *_LINES]
-_TENANT: Final = attrgetter("turn")
 #: Tenants of which more than one job is read in one statement: each takes the server 0.25 ms.
 FEW: Final = 100
-#: Fields that are read of jobs that are claimed later.
-_IDS: Final = {"priority": 1, "tenant": 1}
 
 
 class _Tenant(NamedTuple):
@@ -302,7 +299,9 @@ class FairPage(ClaimPage):
         """Return the ids of jobs that are known, or that are read now together with later ones."""
         known, unknown = self._ahead.next(self.shares, self._plan.firsts, self._plan.now)
         found: dict[str, list[Document]] = {tenant: [] for tenant in unknown}
-        branches = [self.branch(tenant, 0, self._ahead.depth, _IDS) for tenant in unknown]
+        branches = [
+            self.branch(tenant, 0, self._ahead.depth, {"priority": 1, "tenant": 1}) for tenant in unknown
+        ]
         if unknown:
             self._ahead.used_up()
         for document in chain.from_iterable(self._union(branches, 1000)):
@@ -417,7 +416,7 @@ class StagedFairly:
 
     def add(self, jobs: Iterable[Job]) -> None:
         """Put jobs behind those of their tenant."""
-        for tenant, run in groupby(jobs, key=_TENANT):  # a claim brings those of one together
+        for tenant, run in groupby(jobs, key=attrgetter("turn")):  # a claim brings those of one together
             line = self._lines.get(tenant)
             if line is None:
                 line = self._lines[tenant] = StagedByPriority()

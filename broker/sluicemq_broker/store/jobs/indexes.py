@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
 
 from pymongo import IndexModel
 from pymongo.errors import OperationFailure
@@ -17,10 +16,9 @@ from sluicemq_broker.job import State
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store.creation import by_majority
 from sluicemq_broker.store.errors import ServerCode, brief, in_trouble
+from sluicemq_broker.store.halving import READ_AT_ONCE
 from sluicemq_broker.store.jobs.index_models import INDEXES, LINE_INDEX, PACK_INDEX, SLOT_INDEX
 from sluicemq_broker.store.values import Document, Jobs
-
-_AT_ONCE: Final = 1000
 
 #: Called with what was found: its kind, and a text for the log.
 Notice = Callable[[str, str], None]
@@ -64,9 +62,11 @@ def mend_indexes(
     for name in {index_name(index) for index in unwanted} & there.keys():
         # failpoint indexes.drop_unwanted
         jobs.drop_index(name)
-    if SLOT_INDEX in there and not gives_slots and not _some_have_slots(jobs):
-        # failpoint indexes.drop_slots
-        jobs.drop_index(SLOT_INDEX)
+    if SLOT_INDEX in there and not gives_slots:
+        with_slot = jobs.find_one({"slot.tenant": {"$gte": ""}}, {"_id": 1}, hint=SLOT_INDEX)
+        if with_slot is None:
+            # failpoint indexes.drop_slots
+            jobs.drop_index(SLOT_INDEX)
 
 
 class IndexOnDemand:
@@ -136,10 +136,6 @@ def _make(jobs: Jobs, index: IndexModel, notice: Notice) -> None:
     notice(Count.UNINDEXED, f"{jobs.name}: index {index_name(index)} can't be made: {problem}")
 
 
-def _some_have_slots(jobs: Jobs) -> bool:
-    return jobs.find_one({"slot.tenant": {"$gte": ""}}, {"_id": 1}, hint=SLOT_INDEX) is not None
-
-
 def _drop_the_other(jobs: Jobs, index: IndexModel, notice: Notice) -> None:
     keys = list(index.document["key"].items())
     for name, other in jobs.index_information().items():
@@ -165,8 +161,8 @@ def _free_dedupe_ids(jobs: Jobs, notice: Notice) -> None:
     ]
     for document in jobs.aggregate(shared, allowDiskUse=True):
         first, *others = document["holders"]
-        for at in range(0, len(others), _AT_ONCE):
-            these = {"_id": {"$in": others[at : at + _AT_ONCE]}, "dedupe_id": document["_id"]}
+        for at in range(0, len(others), READ_AT_ONCE):
+            these = {"_id": {"$in": others[at : at + READ_AT_ONCE]}, "dedupe_id": document["_id"]}
             # failpoint indexes.free_shared_dedupe_ids
             jobs.update_many(these, free)
         notice(

@@ -30,12 +30,6 @@ from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.jobs.transactions import insert_with
 from sluicemq_broker.store.values import Document
 
-#: Bytes of payloads in one page of posts.
-_PAGE_BYTES: Final = 4 << 20
-#: Posts that were carried last, whose changes are no news.
-_REMEMBERED: Final = 1000
-#: Milliseconds for which MongoDB waits for news.
-_AWAIT: Final = 1000
 _WAITING: Final[Document] = {"refused": None}
 
 
@@ -54,7 +48,7 @@ class OutboxStore:
     def __init__(self, database: Documents) -> None:
         self._database = database
         self._posts = durable(database)[OUTBOX]
-        self._carried: deque[Any] = deque(maxlen=_REMEMBERED)
+        self._carried: deque[Any] = deque(maxlen=1000)
 
     def prepare(self) -> None:
         """Make the collection, which refuses what is no post, and its index; repeating it is harmless."""
@@ -82,7 +76,7 @@ class OutboxStore:
             ):
                 found.append(Post(post["_id"], post.get("queue"), post.get("payload"), post.get("headers")))
                 size += len(post.get("payload") or b"")
-                if size >= _PAGE_BYTES:
+                if size >= 4 << 20:
                     break
         return found
 
@@ -132,5 +126,5 @@ class OutboxStore:
         inserts: Sequence[Mapping[str, Any]] = [
             {"$match": {"operationType": "insert"}}, {"$project": {"documentKey": 1}}
         ]  # fmt: skip
-        with translated(), self._posts.watch(inserts, max_await_time_ms=_AWAIT) as stream:
+        with translated(), self._posts.watch(inserts, max_await_time_ms=1000) as stream:
             yield stream

@@ -35,7 +35,6 @@ from sluicemq_broker.store.values import Document
 LEAST: Final = 32
 MOST: Final = 256
 MOST_BYTES: Final = 2**20
-_PREFIX: Final = "pack/"
 #: Ids by the library and by brokers: milliseconds, the maker's mark, its count.
 _IDS: Final = re.compile(
     r"[0-9a-f]{12}(?:([0-9a-f]{10})([0-9a-f]{8})|-([0-9a-f]{8})-([1-9a-f][0-9a-f]{0,11}))"
@@ -139,7 +138,7 @@ class Place(NamedTuple):
     @property
     def pack(self) -> str:
         """Id of the pack that begins with it."""
-        return f"{_PREFIX}{self.mark}/{self.number:012x}"
+        return f"pack/{self.mark}/{self.number:012x}"
 
 
 def place_of(job_id: str) -> Place | None:

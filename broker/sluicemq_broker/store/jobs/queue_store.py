@@ -66,8 +66,6 @@ from sluicemq_broker.store.write_results import Pushed, outcome, refusals
 
 _NONE_SET = QueueDefaults()
 _STATES = frozenset(State)
-#: Jobs that are lifted out of packs before their part of all says that packs are not worthwhile.
-_LIFTED_AT_LEAST = 500
 #: Fields of packs without their jobs.
 _SIZES = dict.fromkeys(("losses", *(field for field in PACK_FIELDS if field != "jobs")), 1)
 
@@ -217,7 +215,7 @@ class QueueStore:
         """Put plain jobs that came in one message, and were accepted, into packs if the queue has them."""
         if not self._defaults.packs:
             return
-        if self._lifted > max(_LIFTED_AT_LEAST, self._formed / 4):
+        if self._lifted > max(500, self._formed / 4):
             self._lifted -= len(jobs) / 8  # packs are tried again after 8 times as many jobs alone
             return
         form_packs(jobs, self._defaults)

@@ -36,8 +36,6 @@ from sluicemq_broker.store.values import BY_ID, Jobs, date
 
 #: Prefix of the empty collections that take the place of removed ones.
 EMPTY: Final = "deleted."
-#: The index by which places and limits of a removed queue are found.
-_REMOVED: Final = IndexModel([("removed_at", 1)], name="removed", sparse=True)
 #: Children that are read at once.
 CHILDREN: Final = 500
 
@@ -86,7 +84,9 @@ def _mark_beside(jobs: Jobs, now: float) -> None:
     for name, key in ((PLACES, jobs.name), (LIMITS, queue_of(jobs.name))):
         beside = jobs.database[name]
         # failpoint queues.index_beside
-        beside.create_indexes([_REMOVED], **by_majority(beside))
+        beside.create_indexes(
+            [IndexModel([("removed_at", 1)], name="removed", sparse=True)], **by_majority(beside)
+        )
         # failpoint queues.mark_beside
         beside.update_one({"_id": key}, {"$set": {"removed_at": date(now)}})
 

@@ -57,8 +57,6 @@ _TOO_MUCH: Final = {
 _PATIENCE: Final = 15.0
 _LEAST_TRIES: Final = 12
 
-_TRANSIENT: Final = "TransientTransactionError"
-
 
 class Overtaken(Exception):
     """Another broker was first: the transaction is not carried out."""
@@ -324,7 +322,7 @@ def _once(apply: Callable[[ClientSession], Result]) -> Callable[[ClientSession],
         try:
             return apply(session)
         except PyMongoError as error:
-            if error.has_error_label(_TRANSIENT) or _is_too_much(error):
+            if error.has_error_label("TransientTransactionError") or _is_too_much(error):
                 raise _Broken(error) from error
             raise
 
