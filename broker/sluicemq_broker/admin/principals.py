@@ -195,7 +195,7 @@ class PrincipalAdmin:
         if "password" in read:
             keys.append(password_of(self._known.hash(read["password"]), now, note))
         if read.get("token"):
-            token = new_token()
+            token = secrets.token_urlsafe(32)
             keys.append(token_of(token, now, note))
         for key in keys:
             if other := self._known.taken(key.value):
@@ -268,11 +268,6 @@ def at_store(store: PrincipalStore, hash_password: Callable[[str], str]) -> Prin
 def _stored(now: Callable[[], float]) -> float:
     """Return the time as MongoDB keeps it, in milliseconds."""
     return round(now(), 3)
-
-
-def new_token() -> str:
-    """Return a new token, which nobody can guess."""
-    return secrets.token_urlsafe(32)
 
 
 def _with_settings(record: PrincipalRecord, read: Mapping[str, Any]) -> PrincipalRecord:

@@ -34,10 +34,6 @@ _ROOT: Final = "dump"
 _DOCUMENTS: Final = ".bson.gz"
 #: Characters that mongodump leaves in the name of a file.
 _PLAIN: Final = "-_.~$&+=:@"
-_BLOCK: Final = tarfile.BLOCKSIZE
-#: The shortest document of BSON has its length, and a zero; the longest is what MongoDB takes, and a bit.
-_SHORTEST: Final = 5
-_LONGEST: Final = 17 << 20
 #: Errors of a file that is not as it was written.
 _DAMAGES: Final = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, ValueError, KeyError, TypeError)
 
@@ -87,7 +83,7 @@ class ArchiveWriter:
         self._file.seek(start)
         self._file.write(self._header(name, part.stored))
         self._file.seek(end)
-        self._file.write(bytes(-part.stored % _BLOCK))
+        self._file.write(bytes(-part.stored % tarfile.BLOCKSIZE))
         self._files.append(part.filed())
 
     def add(self, name: str, text: bytes) -> None:
@@ -100,14 +96,14 @@ class ArchiveWriter:
         """Add the manifest, and the end of the tar."""
         manifest = {"format": FORMAT, **about, "files": [file._asdict() for file in self._files]}
         self._write(MANIFEST, json.dumps({"manifest": manifest, "sha256": _sum_of(manifest)}).encode())
-        self._file.write(bytes(2 * _BLOCK))
+        self._file.write(bytes(2 * tarfile.BLOCKSIZE))
 
     def close(self) -> None:
         """End the threads."""
         self._pool.shutdown(cancel_futures=True)
 
     def _write(self, name: str, data: bytes) -> None:
-        self._file.write(self._header(name, len(data)) + data + bytes(-len(data) % _BLOCK))
+        self._file.write(self._header(name, len(data)) + data + bytes(-len(data) % tarfile.BLOCKSIZE))
 
     def _header(self, name: str, size: int) -> bytes:
         """Return the header of a file; its length depends on the name alone."""
@@ -231,7 +227,7 @@ def _documents(batch: bytes) -> Iterator[int]:
 
 def _length(head: bytes) -> int:
     length = int.from_bytes(head, "little")
-    if len(head) != 4 or not _SHORTEST <= length <= _LONGEST:
+    if len(head) != 4 or not 5 <= length <= 17 << 20:
         raise ValueError(f"a document of {length} bytes")
     return length
 

@@ -31,9 +31,6 @@ from sluicemq_broker.store import (
     collection,
 )
 
-#: Documents, and bytes, of one insert.
-_MOST: Final = 2000
-_MOST_BYTES: Final = 8 << 20
 _META: Final = "meta"
 
 Say = Callable[[str], None]
@@ -215,7 +212,7 @@ class _Restore:
         batch: list[bytes] = []
         size = 0
         for document in self._reader.documents(documents_file(collection.database, collection.name)):
-            if batch and (len(batch) >= _MOST or size + len(document) > _MOST_BYTES):
+            if batch and (len(batch) >= 2000 or size + len(document) > 8 << 20):
                 yield batch
                 batch, size = [], 0
             batch.append(document)

@@ -6,14 +6,10 @@ import shlex
 import socket
 from collections.abc import Iterator
 from errno import EADDRINUSE, EADDRNOTAVAIL
-from typing import Final
 
 from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.config import Config, default_devices
 from sluicemq_devices.sockets import host_and_port, parse_endpoint, resolved, unix_path
-
-#: Ports proposed for a second broker are 1000 higher, or lower where the first one's are high.
-_FURTHER: Final = 1000
 
 
 def require_free(config: Config) -> None:
@@ -29,13 +25,13 @@ def require_free(config: Config) -> None:
 
 def taken(config: Config) -> list[str]:
     """Return the addresses of doors that a process has, this broker's own or another one."""
-    return [address for _setting, address in _bound(config) if _is_taken(address)]
+    return [address for _setting, address in _bound(config) if _errno(address) == EADDRINUSE]
 
 
 def _way_out(config: Config) -> str:
     """Return the options that a second broker on this machine needs: other doors, another data folder."""
     broker = config.broker
-    ports = broker.ports + (_FURTHER if broker.ports < 60_000 else -_FURTHER)
+    ports = broker.ports + (1000 if broker.ports < 60_000 else -1000)
     words = [f"--ports {ports}"]
     if broker.mongodb_uri is None:
         words.append(f"--data-dir {shlex.quote(f'{broker.data_dir}-{ports}')}")
@@ -54,13 +50,9 @@ def _bound(config: Config) -> Iterator[tuple[str, str]]:
     return ((setting, end.address) for setting, end in ends if end.bind)
 
 
-def _is_taken(address: str) -> bool:
-    return _errno(address) == EADDRINUSE
-
-
 def _errno(address: str) -> int | None:
     """Return the number of the error with which a door could not have this address; None: it could."""
-    if not _is_tcp(address):
+    if not address.startswith("tcp://"):
         with socket.socket(socket.AF_UNIX) as probe:
             return EADDRINUSE if probe.connect_ex(unix_path(address)) == 0 else None
     try:
@@ -71,7 +63,3 @@ def _errno(address: str) -> int | None:
     except OSError as error:
         return error.errno
     return None
-
-
-def _is_tcp(address: str) -> bool:
-    return address.startswith("tcp://")

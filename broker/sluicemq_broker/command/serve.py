@@ -49,9 +49,6 @@ log = logging.getLogger("broker")
 
 REFUSED, USAGE = 1, 2
 
-#: Signals within this second count as one: timeout(1) signals the process and then its group.
-_ONE_SIGNAL = 1.0
-
 
 #: New objects after which Python looks for cycles among them, and blocks of memory after which those left are
 #: not looked at again: 7 ms each. Jobs come and go by the thousand and are in no cycle: looking after every
@@ -67,7 +64,6 @@ _EPILOG = (
 #: Replaces a secret on the command line once it is in the environment.
 _HIDDEN = "***"
 _URI = re.compile(r"\S*://\S*")
-_UNITS = {"s": "S", "bytes": "BYTES"}
 
 
 @click.command(name="serve", epilog=_EPILOG)
@@ -125,7 +121,11 @@ def _flag(key: str, setting: Field[Any]) -> click.Option:
     text = f"{doc[0].upper()}{doc[1:]}.{shown}"
     if isinstance(default, bool):
         return click.Option([f"{name}/--no-{name[2:]}"], default=None, help=text)
-    return click.Option([name], metavar=_UNITS.get(rule.unit) or key.rpartition("_")[2].upper(), help=text)
+    return click.Option(
+        [name],
+        metavar={"s": "S", "bytes": "BYTES"}.get(rule.unit) or key.rpartition("_")[2].upper(),
+        help=text,
+    )
 
 
 serve.params += [_flag(key, setting) for key, setting in settings_of(BrokerSettings).items()]
@@ -274,7 +274,8 @@ class _Process:
         if not self._asked.is_set():
             self._asked_at = now
             self._asked.set()
-        elif now - self._asked_at >= _ONE_SIGNAL and not self._hurried:
+        # Within a second they are one: timeout(1) signals the process and then its group
+        elif now - self._asked_at >= 1.0 and not self._hurried:
             self._hurry()
 
     def _hurry(self) -> None:

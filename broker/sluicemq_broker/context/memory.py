@@ -13,10 +13,6 @@ from sluicemq_devices.sockets import Outgoing
 #: Jobs whose expiry is timed, of about 200 bytes each: 20 MB. The sweep ends all beyond.
 MOST_EXPIRIES: Final = 100_000
 
-#: 10,000 and 64 MiB, the defaults of ``[broker] hwm`` and ``hwm_bytes``.
-_HWM: Final = 10_000
-_HWM_BYTES: Final = 64 * 2**20
-
 
 class Memory:
     """The bounds over all queues, in bytes and in number.
@@ -32,7 +28,7 @@ class Memory:
     """
 
     def __init__(
-        self, hwm: int = _HWM, hwm_bytes: int = _HWM_BYTES, *, outgoing: Outgoing | None = None
+        self, hwm: int = 10_000, hwm_bytes: int = 64 * 2**20, *, outgoing: Outgoing | None = None
     ) -> None:
         self.outgoing = outgoing or Outgoing(2 * hwm_bytes)
         self.staged = Budget(hwm_bytes)

@@ -34,7 +34,6 @@ _MIB: Final = 2**20
 _LEAST_CACHE: Final = 64 * _MIB
 
 _START_DEADLINE: Final = 120.0  # a long journal to replay; a healthy start takes about 1 s
-_STOP_TIMEOUT: Final = 20.0  # a clean stop takes 1 s
 
 _PARAMETERS: Final = (
     "diagnosticDataCollectionEnabled=false",  # 0.5 % of a core at rest becomes 0.3 %
@@ -61,7 +60,7 @@ class EmbeddedMongo:
         cache_bytes: int = 0,
         log_limit: int = 8 * 2**20,
         log_check: float = 5.0,
-        stop_timeout: float = _STOP_TIMEOUT,
+        stop_timeout: float = 20.0,
         former_timeout: float = 10.0,  # the kernel kills its mongod at once, as a rule
     ) -> None:
         self._folder = DataFolder(data_dir.absolute())

@@ -27,9 +27,6 @@ from sluicemq_broker.embedded.shortage import cause_of, tail
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-#: Beginning of the environment's variables that are for the broker.
-_OF_THE_BROKER: Final = "SLUICEMQ_"
-_WHEEL_FILE: Final = Path("fiftyone", "db", "bin", "mongod")
 
 # Runs in the child, between fork and mongod, so that no Python code runs in a forked copy of a
 # process with threads (a preexec_fn would). A parent that died before prctl is seen by its pid.
@@ -61,8 +58,9 @@ def find_mongod(folders: Iterable[str] | None = None) -> Path:
     on_path = shutil.which("mongod")
     if on_path:
         return Path(on_path)
-    for folder in _installed_in() if folders is None else folders:
-        candidate = Path(folder, _WHEEL_FILE)
+    installed = sysconfig.get_path("platlib"), sysconfig.get_path("purelib"), *sys.path
+    for folder in dict.fromkeys(installed) if folders is None else folders:
+        candidate = Path(folder, "fiftyone", "db", "bin", "mongod")
         if candidate.is_file():
             return _made_executable(candidate)
     raise UnavailableError(
@@ -80,7 +78,7 @@ def launch(command: list[str], log: Path) -> subprocess.Popen[bytes]:
     not handed on.
     """
     prefix = [sys.executable, "-ISc", _DIE_WITH_PARENT, str(os.getpid())]
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(_OF_THE_BROKER)}
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("SLUICEMQ_")}
     with open(log, "ab", opener=private) as out:
         return subprocess.Popen(  # noqa: S603 - the program found above, arguments are ours
             [*prefix, *command],
@@ -153,10 +151,6 @@ def end(process: subprocess.Popen[bytes], timeout: float) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def _installed_in() -> Iterable[str]:
-    return dict.fromkeys((sysconfig.get_path("platlib"), sysconfig.get_path("purelib"), *sys.path))
 
 
 def _made_executable(file: Path) -> Path:

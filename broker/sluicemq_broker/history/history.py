@@ -25,8 +25,6 @@ from sluicemq_devices.hub import in_pieces, let_others_run
 
 #: Seconds between two writes.
 FLUSH: Final = 10.0
-#: Expected number of draws until midnight that make tomorrow's document of a subject ahead of time.
-_AHEAD: Final = 4
 #: Days that are shown by hours, and by days.
 _BY_HOUR, _BY_DAY = 30, 366
 QUEUE: Final = "queue"
@@ -196,7 +194,8 @@ class History:
         """
         now = self._clock.now()
         tomorrow = day_of(now + DAY)
-        chance = _AHEAD * FLUSH / max(FLUSH, DAY - now % DAY)
+        # The expected number of draws until midnight is four
+        chance = 4 * FLUSH / max(FLUSH, DAY - now % DAY)
         for subject in subjects:
             where = (database, subject)
             if self._ahead.get(where) != tomorrow and self._random.random() < chance:

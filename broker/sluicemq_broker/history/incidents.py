@@ -34,10 +34,6 @@ GAP: Final = 600.0
 LONG: Final = 300.0
 #: Incidents that are read, and returned, at once.
 _MOST_READ, MOST_TOLD = 1000, 100
-_REASON: Final = 200  # characters
-#: Queues of whose settings, or bounds, something is noted at once, and characters for each.
-_MOST_DIFFER: Final = 50
-_SAID: Final = 1000
 
 
 class IncidentKind(StrEnum):
@@ -75,7 +71,6 @@ _OF_QUEUE: Final = {
     Count.WORKERS_STUCK: IncidentKind.STUCK,
 }
 _OF_BROKER: Final = {Count.RECLAIMED: IncidentKind.RECLAIMED, Count.JOBS_REFUSED: IncidentKind.LOST}
-_LOOKED_AT: Final = (*_OF_QUEUE, Count.PUSHED, Count.COMMITTED)
 #: Kinds that concern one broker, so that two brokers have two incidents.
 _PERSONAL: Final = frozenset(
     {IncidentKind.STARTED, IncidentKind.STOPPED, IncidentKind.DIED, IncidentKind.LEASE_LOST}
@@ -215,8 +210,7 @@ class Incidents:
         for difference in self._differences():
             text = f"of all queues, {difference}" if difference.queue == ALL_QUEUES else str(difference)
             said.setdefault(difference.queue.removeprefix(ALL_QUEUES), []).append(text)
-        for queue, texts in islice(said.items(), _MOST_DIFFER):
-            self.note(IncidentKind.DISAGREE, queue, {"said": "; ".join(texts)[:_SAID]})
+        self._note_of_queues(IncidentKind.DISAGREE, said)
 
     def _look_at_bounds(self) -> None:
         """Note what is kept up to almost its bound: one incident for each queue, one for all else."""
@@ -226,8 +220,11 @@ class Incidents:
                 queue = incident.name if incident.kind == DEAD_LETTERS else ""
                 text = f"{incident.kind} of {incident.name}: {incident.used:.0%} of {incident.bound}"
                 said.setdefault(queue, []).append(text)
-        for queue, texts in islice(said.items(), _MOST_DIFFER):
-            self.note(IncidentKind.BOUND_NEAR, queue, {"said": "; ".join(texts)[:_SAID]})
+        self._note_of_queues(IncidentKind.BOUND_NEAR, said)
+
+    def _note_of_queues(self, kind: IncidentKind, said: dict[str, list[str]]) -> None:
+        for queue, texts in islice(said.items(), 50):
+            self.note(kind, queue, {"said": "; ".join(texts)[:1000]})
 
     def _watch(self, queue: Queue) -> _Watched:
         watched = self._watched.get(queue.name)
@@ -252,7 +249,7 @@ class Incidents:
             listing = Listing(self._queues.database_of(queue))
             page = listing.ended(name, State.DEAD, DeadLetters(), 1, None, self._clock.now())
             errors = page.jobs[0].get("errors") if page.jobs else None
-            return str(errors[-1]["reason"])[:_REASON] if errors else ""
+            return str(errors[-1]["reason"])[:200] if errors else ""
         return ""
 
     @property
@@ -351,7 +348,9 @@ class _Watched:
         self._incidents = incidents
         self._census = census
         self._changes = -1
-        self._values = dict.fromkeys(_LOOKED_AT, 0)  # counts before the first look are new, too
+        self._values = dict.fromkeys(
+            (*_OF_QUEUE, Count.PUSHED, Count.COMMITTED), 0
+        )  # counts before the first look are new, too
         self._paused = frozenset(queue.paused)
         self._pushes = FloodDetector()
 

@@ -23,9 +23,6 @@ CURVES: Final = (
 )
 #: The percentiles of durations, by the ends of their curves' names.
 PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
-#: The small curves beside a name.
-_SMALL: Final = (Count.PUSHED, Count.COMMITTED)
-_MINUTES: Final = 60
 _KINDS: Final = (QUEUE, KIND, BROKER)
 #: Queues whose small curves are returned at once.
 MOST_SMALL: Final = 100
@@ -70,14 +67,14 @@ class Series:
         """Return the small curves of these queues, over the last hour."""
         if len(names) > MOST_SMALL:
             raise BadFramesError(f"at most {MOST_SMALL} queues at once")
-        since = (int(now) // 60 - _MINUTES + 1) * 60
+        since = (int(now) // 60 - 60 + 1) * 60
         found: dict[str, Mapping[datetime, Mapping[str, int]]] = {}
         for store, subjects in self._history.stores_of(names):
             found |= store.minutes_of(subjects, day_of(since), since, now)
         curves = {
             name: {
-                str(resolution): tuple(_curve(resolution, counted, since, _MINUTES, 60))
-                for resolution in _SMALL
+                str(resolution): tuple(_curve(resolution, counted, since, 60, 60))
+                for resolution in (Count.PUSHED, Count.COMMITTED)
             }
             for name, counted in found.items()
         }

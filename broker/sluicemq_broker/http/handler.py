@@ -186,7 +186,7 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
             with self.server.turns.turn(self._connection.served):
                 self.server.pace.wait(self._connection.served)
                 self._waits = False
-                if self._socket.closed or self._is_reset():  # the peer left meanwhile
+                if self._socket.closed or self._saw(_RESET):  # the peer left meanwhile
                     self.close_connection = True
                     return
                 self._connections.answer(self._connection, time.monotonic())
@@ -282,9 +282,6 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
             self._socket.sendall(whole[first : first + _PIECE])
             self._connections.took(self._connection, time.monotonic())
         self.response_length += len(whole)
-
-    def _is_reset(self) -> bool:
-        return self._saw(_RESET)
 
     def _is_left(self) -> bool:
         """True if the peer has closed its side: it may still read, but is skipped where others wait."""

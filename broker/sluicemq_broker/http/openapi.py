@@ -150,7 +150,10 @@ def _operation(route: Route, schemas: _Schemas, *, former: bool) -> dict[str, An
     parameters = [_in_path(name) for name in route.names]
     if route.query is not Nothing:
         properties, required = schemas.fields(route.query)
-        parameters += [_in_query(name, field, name in required) for name, field in properties.items()]
+        parameters += [
+            {"name": name, "in": "query", "required": name in required, "schema": field}
+            for name, field in properties.items()
+        ]
     if is_change:
         parameters.insert(0, _action_header())
     words = route.name.replace(".", "_")
@@ -224,7 +227,3 @@ def _action_header() -> dict[str, Any]:
 def _in_path(name: str) -> dict[str, Any]:
     about = {"name": name, "in": "path", "required": True, "description": _NAMES[name]}
     return {**about, "schema": {"type": "string"}}
-
-
-def _in_query(name: str, schema: Mapping[str, Any], required: bool) -> dict[str, Any]:  # noqa: FBT001
-    return {"name": name, "in": "query", "required": required, "schema": schema}

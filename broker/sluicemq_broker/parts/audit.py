@@ -106,24 +106,19 @@ class AuditQuery(Struct, frozen=True):
 def _place(value: Any) -> tuple[float, str]:
     """Return time and id of the last record of a page, from its ``next``."""
     at, _, last = value.partition("-") if isinstance(value, str) else ("", "", "")
-    if not (at.isascii() and at.isdecimal() and len(at) <= _DIGITS and last):
+    if not (at.isascii() and at.isdecimal() and len(at) <= 15 and last):
         raise ValueError
     return min(int(at) / 1000, _LATEST), last
 
 
-_DIGITS: Final = 15
-_TEXT: Final = kept(
-    "a text of up to 128 characters", lambda value: isinstance(value, str) and len(value) <= 128
-)
-_TIME: Final = number(0, _LATEST, "Unix seconds")
 _OUTCOMES: Final = tuple(str(outcome) for outcome in Outcome)
 _OPTIONS: Final[dict[str, Rule]] = {
-    "principal": _TEXT,
-    "action": _TEXT,
-    "name": _TEXT,
+    **dict.fromkeys(
+        ("principal", "action", "name"),
+        kept("a text of up to 128 characters", lambda value: isinstance(value, str) and len(value) <= 128),
+    ),
     "outcome": kept(" or ".join(_OUTCOMES), lambda value: value in _OUTCOMES),
-    "since": _TIME,
-    "until": _TIME,
+    **dict.fromkeys(("since", "until"), number(0, _LATEST, "Unix seconds")),
     "after": Rule("the next of the page before", _place),
     "limit": whole(1, MOST_READ),
 }

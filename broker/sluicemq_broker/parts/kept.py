@@ -18,8 +18,6 @@ from sluicemq_broker.store import COLLECTIONS, Measured, disk_of, measure
 if TYPE_CHECKING:
     from sluicemq_broker.http import Site
 
-#: Rows with figures of their own in ``/metrics``.
-_MOST_SHOWN: Final = 1000
 #: By the field of a row: name and text of its gauge.
 GAUGES: Final = {
     "number": ("kept_items", "how many are kept"),
@@ -52,7 +50,7 @@ class KeptPart(Part):
     def gauges(self) -> Iterable[LabelledGauge]:
         """Return the figures of the last look."""
         for key, (name, text) in GAUGES.items():
-            rows = [row for row in self.core.kept if getattr(row, key) is not None][:_MOST_SHOWN]
+            rows = [row for row in self.core.kept if getattr(row, key) is not None][:1000]
             values = [((row.kind, row.name), float(getattr(row, key))) for row in rows]
             yield LabelledGauge(name, text, ("kind", "name"), values)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 import gevent
 from gevent.event import Event
@@ -25,12 +25,6 @@ from sluicemq_broker.security import ANYBODY
 from sluicemq_broker.store import OutboxStore, Portions, Post, Refused
 
 log = logging.getLogger("broker.outbox")
-
-#: Posts that are read at once, and that one transaction carries at most.
-_PAGE: Final = 500
-_MOST: Final = 100
-#: Seconds between two looks without a change stream, and after an error.
-_LOOK: Final = 1.0
 
 
 class OutboxPart(Part):
@@ -74,7 +68,7 @@ class Outbox:
         self._queues = core.jobs.queues
         self._maker = core.services.maker
         self._counters = core.foundation.context.counters
-        self._portions = Portions(_MOST, self._counters.notice)
+        self._portions = Portions(100, self._counters.notice)  # posts in one transaction
         self._stopping = Event()
         self._greenlet: gevent.Greenlet[[], None] | None = None
 
@@ -101,7 +95,7 @@ class Outbox:
                 self._counters.notice(Count.UNPOSTED, f"{self}: {error}")
             except Exception:
                 log.exception("%s failed; it is tried again", self)
-            self._stopping.wait(_LOOK)
+            self._stopping.wait(1.0)
 
     def _follow(self) -> None:
         """Carry what is there, then what comes; raises errors of MongoDB."""
@@ -118,7 +112,7 @@ class Outbox:
         full: set[str] = set()
         while not self._stopping.is_set():
             by_queue: dict[str, list[Post]] = {}
-            for post in self.store.first(_PAGE, full):
+            for post in self.store.first(500, full):
                 by_queue.setdefault(str(post.queue), []).append(post)
             if not by_queue:
                 return

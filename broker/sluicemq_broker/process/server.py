@@ -40,8 +40,6 @@ _LEAVING: Final = 1.0
 
 #: Why a connection ends whose principal, or key, was removed.
 _UNKNOWN: Final = "its key, or its principal, was removed, or the door lets nobody in by that any more"
-#: Tables of the configuration that only a part of the broker reads.
-_TABLES: Final = ("streams", "routes")
 
 
 class Server:
@@ -281,6 +279,6 @@ class Server:
 def _require_parts(config: Config, parts: Iterable[type[Part]]) -> None:
     """Raise ConfigError for a table that none of the parts reads."""
     read = {table for part in parts for table in part.settings}
-    unread = [table for table in _TABLES if getattr(config, table) and table not in read]
+    unread = [table for table in ("streams", "routes") if getattr(config, table) and table not in read]
     if unread:
         raise ConfigError(Problem(f"[{table}]", "this broker runs without that part") for table in unread)

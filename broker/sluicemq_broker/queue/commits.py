@@ -19,7 +19,6 @@ from sluicemq_broker.store import Completed, Portions, end_children
 
 #: Commits in one statement, at most, and bytes of their results.
 COMMIT: Final = 1000
-_RESULT_BYTES: Final = 16 * 2**20
 
 
 class Commits:
@@ -38,7 +37,7 @@ class Commits:
     def weigh(settled: Settled[Commit]) -> int:
         """Return how much of a batch of :data:`COMMIT` it takes."""
         size = len(settled.decision.result)
-        return weigh(1, size, COMMIT, _RESULT_BYTES) if size else 1
+        return weigh(1, size, COMMIT, 16 * 2**20) if size else 1
 
     def write(self, batch: Sequence[Settled[Commit]], now: float) -> dict[str, SluiceError]:
         """End the jobs of these; returns the ids of those that were not ended, and why."""

@@ -19,8 +19,6 @@ from sluicemq_broker.queue.core import QueueCore
 from sluicemq_broker.runtime import Batcher
 from sluicemq_broker.store import Promoted
 
-#: Groups whose next jobs are promoted in one statement, at most.
-PROMOTE: Final = 1000
 #: Seconds between two searches for groups without a first job, where no broker has gone.
 HEADLESS_EVERY: Final = 60.0
 
@@ -31,7 +29,7 @@ class Groups:
     def __init__(self, core: QueueCore) -> None:
         self._core = core
         self._promoted_at = -math.inf
-        self._freed: Batcher[str] = Batcher(self._promote, size=PROMOTE, in_flight=2)  # statements at once
+        self._freed: Batcher[str] = Batcher(self._promote, size=1000, in_flight=2)  # statements at once
 
     @property
     def busy(self) -> bool:

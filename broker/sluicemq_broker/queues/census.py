@@ -65,9 +65,6 @@ class Tally(NamedTuple):
     surplus: int = 0
 
 
-_EMPTY: Final = Tally(_NO_JOBS, frozenset(), None, Mark(0.0, 0, 0, 0, (0, 0, 0)))
-
-
 class Census:
     """The counts of all queues of a broker.
 
@@ -251,7 +248,7 @@ class Census:
         """
         tally, former = _tally(counts, begun), self._tallies.get(queue.name)
         if former is None or former.error:
-            former = _EMPTY
+            former = Tally(_NO_JOBS, frozenset(), None, Mark(0.0, 0, 0, 0, (0, 0, 0)))
         if not self._owners.others:
             doubtful = _changing(queue, begun)
             difference = _live(tally, begun.marks) - _live(former, begun.marks)

@@ -43,14 +43,6 @@ from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Documents, Inspector, TaskStore, date, seconds
 from sluicemq_devices.hub import nothing
 
-#: Seconds of an operation that run at once, without pauses; and operations that do so at one time.
-AT_ONCE: Final = 0.5
-BEGINNING: Final = 4
-#: A page is halved, down to ``_LEAST`` jobs, after one that took longer than these seconds: its jobs are
-#: large. ``_LONG_LOOK``: seconds of a page that changed nothing, which was one statement that looked.
-_LONG: Final = 1.0
-_LONG_LOOK: Final = 0.1
-_LEAST: Final = 50
 #: Jobs from push to commit that must pass, for each job of a page, before the next page. Removing one takes
 #: broker and mongod 0.6 times as long as a job takes from push to commit, ending an expired one 0.9, and
 #: redriving one 1.0 (78, 119, 129 us of processor time, and 131). So jobs beside keep nine tenths of their
@@ -60,8 +52,6 @@ FAIR: Final = 12
 #: ``_LONGEST`` seconds. While no broker works on jobs it takes as long as the page.
 GENTLE: Final = 12.0
 _LONGEST: Final = 2.0
-#: Tasks that run here, at most.
-MOST: Final = 100
 
 log = logging.getLogger("broker.tasks")
 
@@ -108,7 +98,7 @@ class Tasks:
     """
 
     def __init__(
-        self, queues: Queues, context: Context, database: Callable[[str], Documents], *, most: int = MOST
+        self, queues: Queues, context: Context, database: Callable[[str], Documents], *, most: int = 100
     ) -> None:
         self._queues = queues
         self._context = context
@@ -118,7 +108,7 @@ class Tasks:
         self._owners = context.owners
         self._stores = {name: TaskStore(database(name)) for name in queues.databases}
         self._running: dict[str, Task] = {}
-        self._beginning = BoundedSemaphore(BEGINNING)
+        self._beginning = BoundedSemaphore(4)  # operations that run at once
         self._one_page = BoundedSemaphore(1)
         self._worked = 0.0
         self._stopping = Event()
@@ -274,7 +264,7 @@ class Tasks:
         """Run the first pages; True if it has ended. Raises errors: the client may request it again."""
         try:
             with self._beginning, closing(task.operation.pages()) as pages:
-                until = self._timer.now() + AT_ONCE
+                until = self._timer.now() + 0.5  # seconds without pauses
                 while self._page(task, pages):
                     if self._timer.now() >= until:
                         return False
@@ -316,9 +306,10 @@ class Tasks:
         done = next(pages, None)
         if done is None:
             return False
-        operation, long = task.operation, self._timer.now() - began > (_LONG if done else _LONG_LOOK)
+        # Its jobs are large; one that changed nothing was one statement that looked
+        operation, long = task.operation, self._timer.now() - began > (1.0 if done else 0.1)
         operation.done += done
-        operation.page = max(_LEAST, operation.page // 2) if long else min(PAGE, operation.page * 2)
+        operation.page = max(50, operation.page // 2) if long else min(PAGE, operation.page * 2)
         return True
 
     def _pause(self, took: float, jobs: int) -> None:

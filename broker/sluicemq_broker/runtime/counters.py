@@ -15,8 +15,6 @@ from sluicemq_broker.runtime.histogram import Histogram
 from sluicemq_broker.runtime.kinds import OTHERS, KindCounters, Kinds, Rates
 from sluicemq_devices.hub import About, Notices
 
-_RATED: Final = (Count.PUSHED, Count.DELIVERED, Count.COMMITTED)
-
 #: Queues that have histograms of their own: each takes about a kilobyte.
 MOST_TIMED: Final = 1000
 _OF_JOBS: Final = (Timing.TIME_IN_QUEUE, Timing.TIME_AT_WORKER, Timing.PUSH_CONFIRMATION)
@@ -93,7 +91,7 @@ class QueueCounters(PartCounters):
         super().__init__(broker, {"queue": queue} if queue else None)
         self._queue = queue or OTHERS
         self._timings: dict[Timing, Histogram] | None = None  # until something has taken any time
-        self._rates = Rates(self.values, _RATED, now)
+        self._rates = Rates(self.values, (Count.PUSHED, Count.DELIVERED, Count.COMMITTED), now)
         self.kinds = Kinds(broker.all_kinds)
 
     def took(self, timing: Timing, durations: Sequence[float]) -> None:

@@ -16,7 +16,6 @@ MOST_OF_QUEUE: Final = 1000
 MOST_OF_ALL: Final = 2000
 #: The name under which all that have no figures of their own are counted.
 OTHERS: Final = "*"
-_RATED: Final = (Count.PUSHED, Count.COMMITTED, Count.ROLLED_BACK)
 
 
 class Rates:
@@ -53,7 +52,7 @@ class KindCounters:
     def __init__(self, now: float) -> None:
         self.values: Counter[str] = Counter()
         self.worked = Histogram()
-        self.rates = Rates(self.values, _RATED, now)
+        self.rates = Rates(self.values, (Count.PUSHED, Count.COMMITTED, Count.ROLLED_BACK), now)
 
     def listed(self, queue: str, kind: str, now: float) -> KindRow:
         """Describe it; ``now`` is monotonic."""

@@ -6,14 +6,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from time import monotonic
-from typing import Final
 
 from gevent.event import Event
 
 from sluicemq_devices.hub import HEAVY, Line, TimeUsed
-
-#: A quarter of the slots is kept from heavy peers; one peer has at most a quarter at once.
-_PART: Final = 4
 
 
 class QuerySlots:
@@ -25,8 +21,8 @@ class QuerySlots:
 
     def __init__(self, count: int, now: Callable[[], float] = monotonic) -> None:
         self._free = count
-        self._kept = count // _PART
-        self._each = max(1, count // _PART)
+        self._kept = count // 4  # from heavy peers
+        self._each = max(1, count // 4)
         self._line = Line()
         self._now = now
 

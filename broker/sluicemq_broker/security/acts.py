@@ -24,7 +24,6 @@ log = logging.getLogger("broker.audit")
 
 #: Characters of a text, and fields, in the details of an act, at most.
 LONGEST: Final = 128
-_LONGEST_PERMISSIONS: Final = 512
 _MOST_FIELDS: Final = 50
 #: Fields whose values are recorded. Of others, which may be secret, there is only the name.
 _SHOWN: Final = frozenset(
@@ -161,7 +160,7 @@ def _flat(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _printable(name: str, value: Any) -> Any:
     if name == "permissions":
-        return (value if isinstance(value, str) else dumps(value))[:_LONGEST_PERMISSIONS]
+        return (value if isinstance(value, str) else dumps(value))[:512]
     if isinstance(value, list | dict):
         return len(value)
     return value if isinstance(value, bool | int | float) else str(value)[:LONGEST]

@@ -25,8 +25,6 @@ from sluicemq_broker.security.authorize import Caller
 from sluicemq_broker.store import MOST_AUDITED, AuditKind, AuditRecord
 from sluicemq_devices.sockets import owner_of
 
-#: Seconds that an answer waits for its record, at most.
-_LONGEST_WAIT: Final = 2.0
 #: Seconds within which refusals that are alike are one record; and logins.
 REFUSALS_IN_ONE: Final = 60.0
 LOGINS_IN_ONE: Final = 3600.0
@@ -67,7 +65,7 @@ class Audit:
     """Records of one broker. Until :meth:`begin` they are only logged, and counted ones forgotten."""
 
     def __init__(
-        self, counters: Counters, now: Callable[[], float] = time.time, longest_wait: float = _LONGEST_WAIT
+        self, counters: Counters, now: Callable[[], float] = time.time, longest_wait: float = 2.0
     ) -> None:
         self._counters = counters
         self._now = now

@@ -21,12 +21,6 @@ from sluicemq_devices.hub import in_turns
 
 #: An action, and the name of a queue or stream.
 Need = tuple[Action, str]
-#: Answers that a principal remembers. Names come from clients, so there must be a bound.
-_MOST_REMEMBERED: Final = 10_000
-#: Connections that are looked at in one turn: to cut a worker with jobs takes some 0.1 ms.
-_AT_ONCE: Final = 50
-#: Seconds of CPU of such a turn, but for the last connection: one may wait for thousands of queues.
-_TURN: Final = 0.004
 
 
 class Lane(Protocol):
@@ -108,10 +102,13 @@ class Principal:
         self._kept[lane] = needs
 
     def _cut_some(self, kept: Iterator[tuple[Lane, Callable[[], Iterable[Need]]]]) -> bool:
-        """Look at the connections of one turn; return True if there may be more."""
-        until = thread_time() + _TURN
+        """Look at the connections of one turn; return True if there may be more.
+
+        To cut a worker with jobs takes some 0.1 ms; one connection may wait for thousands of queues.
+        """
+        until = thread_time() + 0.004
         lane: Lane | None = None
-        for lane, needs in islice(kept, _AT_ONCE):
+        for lane, needs in islice(kept, 50):
             lost = next((need for need in needs() if not self.may(*need)), None)
             if lost:
                 lane.cut(_may_not(self.name, *lost))
@@ -124,7 +121,7 @@ class Principal:
         key = action, name if len(name) <= LONGEST_NAME else ""  # no queue has a longer one
         answer = self._answers.get(key)
         if answer is None:
-            if len(self._answers) >= _MOST_REMEMBERED:
+            if len(self._answers) >= 10_000:  # names come from clients
                 self._answers.clear()
             answer = self._answers[key] = self._permissions.allow(*key)
         return answer

@@ -23,7 +23,6 @@ from sluicemq_devices.zmtp import CURVE, NULL, PLAIN, Credentials
 
 #: Code of a login that is refused, in the audit; the client hears what its mechanism has for that.
 NOT_ADMITTED: Final = "NOT_ADMITTED"
-_WRONG = "the user, or the password, is not right"
 
 
 class DoorGuard(Guard):
@@ -129,7 +128,9 @@ class DoorGuard(Guard):
             decide(caller, "")
         else:
             known = repr(credentials.user) if login else "no user of that name has one"
-            decide(None, f"{_WRONG}: {known}")  # a password may have been typed in place of the user
+            decide(
+                None, f"the user, or the password, is not right: {known}"
+            )  # a password may have been typed in place of the user
 
     def _caller(self, principal: Principal, peer: str, mechanism: str, key: str = "") -> Caller:
         return Caller(principal, peer, key, self._refused, partial(self._holds, mechanism, self.server_key))

@@ -29,13 +29,9 @@ from gevent.threadpool import ThreadPool
 from sluicemq.protocol.errors import UnavailableError
 from sluicemq_devices.sockets import owner_of
 
-#: Checks at one time, and those that wait in one line, at most.
+#: Checks at one time.
 _AT_ONCE: Final = 2
-_MOST_WAITING: Final = 64
-#: Pairs of an address and a user that are known to be good: those used last.
-_MOST_KNOWN: Final = 10_000
-#: Seconds for which a right password is remembered, and how many are.
-_REMEMBERED: Final = 60.0
+#: Right passwords that are remembered.
 MOST_REMEMBERED: Final = 10_000
 #: After a wrong password its thread rests for this many times the CPU time of the check: a flood of guesses
 #: uses a third of what it could. Not for its duration, which has no end on an overloaded machine.
@@ -166,7 +162,7 @@ class Passwords:
     def _note_known(self, owner: str, user: str) -> None:
         self._known[owner, user] = None
         self._known.move_to_end((owner, user))
-        if len(self._known) > _MOST_KNOWN:
+        if len(self._known) > 10_000:  # those used last stay
             self._known.popitem(last=False)
 
     def _mark(self, stored: str, password: str) -> bytes:
@@ -175,7 +171,7 @@ class Passwords:
         return hmac.digest(self._secret, text, hashlib.sha256)
 
     def _remember(self, mark: bytes) -> None:
-        self._right[mark] = self._now() + _REMEMBERED
+        self._right[mark] = self._now() + 60.0
         self._right.move_to_end(mark)
         while len(self._right) > MOST_REMEMBERED:
             self._right.popitem(last=False)
@@ -205,7 +201,7 @@ class _Line:
         """Let it wait; return one that may not, by chance, of an address with the most, if too many wait."""
         self._waiting.setdefault(check.owner, []).append(check)
         self._count += 1
-        if self._count <= _MOST_WAITING:
+        if self._count <= 64:
             return None
         most = max(map(len, self._waiting.values()))
         of = secrets.choice([line for line in self._waiting.values() if len(line) == most])

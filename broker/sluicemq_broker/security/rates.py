@@ -12,11 +12,6 @@ import gevent
 from sluicemq.protocol.errors import QueueFullError
 from sluicemq_broker.runtime import Bucket, Count, Counters
 
-#: Seconds for which a connection is not read, at least: a timer for each message would cost more than it.
-_SHORTEST: Final = 0.02
-#: Seconds of its rate that a principal may send at once after a rest.
-_AT_ONCE: Final = 1.0
-
 
 class Limits(NamedTuple):
     """Jobs and messages, and their bytes, that a principal may send in a second; None: any number."""
@@ -63,7 +58,7 @@ class Rates:
         """Follow other limits; what was used before counts no more."""
         if limits != self._limits:
             self._limits = limits
-            self._buckets = [None if rate is None else Bucket(rate, _AT_ONCE * rate) for rate in limits]
+            self._buckets = [None if rate is None else Bucket(rate, rate) for rate in limits]
             self._resume_senders()
 
     def hold(self, sender: Sender, count: int, size: int) -> bool:
@@ -110,7 +105,7 @@ class Rates:
     def _check_later(self) -> None:
         if not self._check_pending:
             self._check_pending = True
-            self._after(max(_SHORTEST, self._wait), self._check)
+            self._after(max(0.02, self._wait), self._check)  # a timer for each message would cost more
 
     def _check(self) -> None:
         self._check_pending = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from time import monotonic
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from gevent.lock import BoundedSemaphore
 
@@ -24,9 +24,6 @@ from sluicemq_broker.store import (
     Revised,
 )
 from sluicemq_devices.hub import nothing
-
-#: Events that one look answers.
-_EVENTS: Final = 1000
 
 Record = TypeVar("Record", bound=Revised)
 Record_co = TypeVar("Record_co", bound=Revised, covariant=True)
@@ -63,7 +60,7 @@ class Shared(Generic[Record]):
         self._counters = counters
         self._changes = Follower(store, now)
         self._reading = BoundedSemaphore()  # or an older answer would come behind a newer one
-        self._events: Batcher[None] = Batcher(lambda _batch: self._try_to_follow(), size=_EVENTS)
+        self._events: Batcher[None] = Batcher(lambda _batch: self._try_to_follow(), size=1000)
         self.on_change: Callable[[], None] = nothing
         """Function that is called when something has changed: some connections may have to end."""
 

@@ -16,9 +16,6 @@ from collections import OrderedDict
 from typing import Final, NamedTuple
 
 _DIGITS: Final = 12
-#: Publishers that are remembered, over all streams of a broker, a quarter of a kilobyte each; batches of
-#: others are looked up in MongoDB.
-_MOST: Final = 20_000
 
 
 class BatchNumber(NamedTuple):
@@ -44,7 +41,7 @@ class BatchNumber(NamedTuple):
 class Publishers:
     """The publishers of all streams of a broker; those that published longest ago are forgotten."""
 
-    def __init__(self, most: int = _MOST) -> None:
+    def __init__(self, most: int = 20_000) -> None:
         self.most = most
         self._reached: OrderedDict[tuple[int, str], int] = OrderedDict()
         self._streams = itertools.count()

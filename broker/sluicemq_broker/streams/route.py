@@ -106,7 +106,7 @@ class Route:
             log.exception("%s failed; it is tried again", self)
         finally:
             self._stream.forget(self)
-            self._let_go(held)
+            self._subscriptions.vanish(held)  # other brokers may hold it, not other kinds of holders
 
     def _hold(self) -> Subscription | None:
         settings = self._settings
@@ -117,10 +117,6 @@ class Route:
         except SluiceError as error:
             self._counters.notice(Count.STORE_UNAVAILABLE, f"{self}: {error}")
             return None
-
-    def _let_go(self, held: Subscription) -> None:
-        """Free the route's subscription for other brokers, not for other kinds of holders."""
-        self._subscriptions.vanish(held)
 
     def _follow(self, held: Subscription) -> None:
         at = marked = held.watermark
@@ -155,7 +151,7 @@ class Route:
             self._store.route(held, at, jobs, now)
 
         def route(part: Sequence[Job]) -> Sequence[Job]:
-            mark = at if part[-1] is jobs[-1] else _number_of(part[-1])
+            mark = at if part[-1] is jobs[-1] else int(part[-1].id.rpartition("-")[2])
             return self._store.route(held, mark, part, now)
 
         for part, routed in self._portions.carry_out(jobs, route):
@@ -195,11 +191,6 @@ class Route:
 
     def __str__(self) -> str:
         return f"route of stream {self._settings.stream} into queue {self._settings.queue}"
-
-
-def _number_of(job: Job) -> int:
-    """Return the number of the message of a job."""
-    return int(job.id.rpartition("-")[2])
 
 
 def _numbered(chosen: ChosenMessages) -> Iterator[tuple[int, list[bytes]]]:

@@ -25,8 +25,6 @@ from sluicemq_devices.relays import Kind
 if TYPE_CHECKING:
     from sluicemq_broker.http import Site
 
-#: Subscriptions with figures of their own in ``/metrics``.
-_MOST_SHOWN: Final = 1000
 #: By the key of a subscription's row: name and text of its gauge.
 GAUGES: Final = {
     "behind": ("behind_messages", "messages of its stream that it has not read"),
@@ -113,7 +111,7 @@ class StreamsPart(Part):
 
     def gauges(self) -> Iterable[LabelledGauge]:
         """Return how far each subscription was behind at the last look."""
-        rows = self._lags.rows[:_MOST_SHOWN]
+        rows = self._lags.rows[:1000]
         for key, (name, text) in GAUGES.items():
             values = [((row.stream, row.name), _value(key, row)) for row in rows]
             yield LabelledGauge(f"subscription_{name}", text, ("stream", "subscription"), values)

@@ -89,7 +89,7 @@ def _apply(given: dict[Any, Any], messages: Batch, client: str) -> None:
 
 def _read_ids(value: Any) -> list[tuple[int, str]]:
     if isinstance(value, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in value):
-        return [(_PLACE(place), IDENTIFIER(own)) for place, own in value]
+        return [(whole(0)(place), IDENTIFIER(own)) for place, own in value]
     raise ValueError(_IDS)
 
 
@@ -99,7 +99,6 @@ def _read_topic(value: Any) -> bytes:
     raise BadTopicError(f"a topic of which something is expected has up to {LONGEST_TOPIC} bytes, as bin")
 
 
-_PLACE: Final = whole(0)
 _IDS: Final = "[[place, id], ...], places from 0 on, none twice"
 _OPTIONS: Final = {
     "id": IDENTIFIER,

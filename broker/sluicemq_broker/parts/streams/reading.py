@@ -25,9 +25,7 @@ from sluicemq_devices.sockets import Lane, Ration
 #: READs of one session under way at most.
 MOST_AT_ONCE: Final = 64
 
-#: Bytes of memory for the topics of all READs under way; one session alone may have half of them. Topics of
-#: one READ with fewer bytes than the second number are not counted: a session has few READs.
-_TOPICS_BYTES: Final = 64 << 20
+#: Topics of one READ with fewer bytes are not counted: a session has few READs.
 _FEW_BYTES: Final = 4096
 
 #: Called with the number of a READ, and its answer or error.
@@ -52,7 +50,8 @@ class ReadBounds:
     def __init__(self) -> None:
         # READs of all sessions that ask MongoDB at one time: they share its connections with the jobs.
         self.slots = QuerySlots(12)
-        mark = Watermark(sys.maxsize, _TOPICS_BYTES, nothing, nothing)
+        # Memory for the topics of all READs under way; one session alone may have half of it
+        mark = Watermark(sys.maxsize, 64 << 20, nothing, nothing)
         self._topics: Shares[Reads] = Shares(mark, lambda _reads: None)
 
     def take(self, reads: Reads, size: int) -> None:

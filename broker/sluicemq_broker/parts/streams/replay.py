@@ -34,8 +34,6 @@ from sluicemq_broker.streams import Reading, Streams, Topics, Usage, Wanted, che
 from sluicemq_devices.hub import let_others_run
 from sluicemq_devices.sockets import Lane, LaneDoor
 
-#: Messages of one answer, at most.
-_MOST: Final = 10_000
 #: Bytes of memory that an answer takes, about: its messages, and twice the frames of each.
 _ROOM: Final = 4 << 20
 
@@ -186,5 +184,5 @@ _OPTIONS: Final = {
     "since": number(0, 2**40),
     "topic": Rule("a string", _read_topic),
     "topics": Rule("an array of strings", _read_topics),
-    "limit": whole(1, _MOST),
+    "limit": whole(1, 10_000),
 }

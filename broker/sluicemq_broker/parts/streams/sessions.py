@@ -18,18 +18,8 @@ from sluicemq_broker.security import Effect, Need, Needs, visible
 from sluicemq_broker.streams import Streams, Subscriptions
 from sluicemq_devices.hub import Watermark, nothing
 
-#: Messages on their way to MongoDB, at most, as a multiple of ``hwm``: they come and go by the thousand.
-_MESSAGES: Final = 10
 _SUBSCRIBE: Final = Needs(Action.SUBSCRIBE, 0)
 _MANAGE: Final = Needs(Action.MANAGE, 0)
-#: Holders name their fence; a caller without one takes the subscription from its holder.
-_OF_FREE: Final = Needs(
-    Action.SUBSCRIBE,
-    0,
-    more=lambda _held, stream, _name, fence: [(Action.MANAGE, stream)] if fence is None else (),
-    also=(Effect(Action.MANAGE, "the stream, with nil for the fence"),),
-    acts=lambda fields: fields[2:3] == [None],
-)
 #: Permissions that the verbs of streams need.
 NEEDS: Final[Mapping[bytes, Needs]] = {
     wire.PUBLISH: Needs(Action.PUBLISH, 0, also=(Effect(Action.CREATE, "the stream, if it is not there"),)),
@@ -43,7 +33,12 @@ NEEDS: Final[Mapping[bytes, Needs]] = {
         also=(Effect(Action.MANAGE, "the stream, if `after` moves a subscription that is there"),)
     ),
     wire.MARK: _SUBSCRIBE,
-    wire.FREE: _OF_FREE,
+    # Holders name their fence; a caller without one takes the subscription from its holder.
+    wire.FREE: _SUBSCRIBE._replace(
+        more=lambda _held, stream, _name, fence: [(Action.MANAGE, stream)] if fence is None else (),
+        also=(Effect(Action.MANAGE, "the stream, with nil for the fence"),),
+        acts=lambda fields: fields[2:3] == [None],
+    ),
     wire.SUBS: Needs(Action.SUBSCRIBE, 0, shows=visible.subscriptions),
     wire.SEEK: _MANAGE,
     wire.FORGET: _MANAGE,
@@ -79,7 +74,8 @@ class StreamSessions:
         admin: StreamAdmin,
         counters: Counters,
     ) -> None:
-        mark = Watermark(_MESSAGES * settings.hwm, settings.hwm_bytes, nothing, nothing)
+        # Messages come and go by the thousand
+        mark = Watermark(10 * settings.hwm, settings.hwm_bytes, nothing, nothing)
         self._publishing = Publishing(streams, counters, mark, settings.max_job_bytes)
         self._streams = streams
         self._subscriptions = subscriptions

@@ -94,7 +94,7 @@ class SessionSubscriptions:
 
     def seek(self, stream: str, name: str, watermark: int) -> Unchanged | None:
         """Set the watermark of a subscription that nobody holds."""
-        number = _number_or_newest(watermark)
+        number = watermark if watermark == NEWEST else _number(watermark)
         moved = self._subscriptions.seek(stream, name, number, self._caller.maker)
         return None if moved else Unchanged()
 
@@ -148,10 +148,6 @@ def _number(value: int) -> int:
     if not 0 <= value <= wire.MAX_NUMBER:
         raise BadFramesError(f"{value} is no number of a message")
     return value
-
-
-def _number_or_newest(value: int) -> int:
-    return value if value == NEWEST else _number(value)
 
 
 _OPTIONS: Final = dict.fromkeys(
