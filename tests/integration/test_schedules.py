@@ -315,7 +315,7 @@ def test_resume_leaves_a_run_due_that_is_overdue(node: Node) -> None:
 
 def test_a_paused_one_misses_nothing(node: Node, mail: QueueStore) -> None:
     node.schedules.put(hourly(misfire=Misfire.ALL), ANYBODY)
-    node.schedules.pause("report")
+    node.schedules.store.pause("report")
     node.at(NEXT + 3.5 * HOUR)
     assert node.resumed("report") == NEXT + 4 * HOUR
     node.at(NEXT + 4 * HOUR)

@@ -59,11 +59,11 @@ class ScheduleAdmin:
 
     def queue_of(self, name: str) -> str:
         """Return the queue of a schedule; raises NotFound."""
-        return self.schedules.queue_of(name)
+        return self.schedules.store.queue_of(name)
 
     def show(self, name: str) -> ScheduleDetailRow:
         """Return a schedule with its next five runs and the jobs of its latest ones; waits for MongoDB."""
-        schedule = self.schedules.one(name)
+        schedule = self.schedules.store.one(name)
         table, runs = schedule.timetable, [schedule.next_at]
         while not table.problem and len(runs) < _RUNS and isfinite(following := table.after(runs[-1])):
             runs.append(following)
@@ -86,7 +86,7 @@ class ScheduleAdmin:
 
 
 def _list(admin: ScheduleAdmin, _about: dict[str, Any], _caller: Caller) -> list[ScheduleRow]:
-    return [_row(schedule) for schedule in in_pieces(admin.schedules.all())]
+    return [_row(schedule) for schedule in in_pieces(admin.schedules.store.all())]
 
 
 def _add(admin: ScheduleAdmin, about: dict[str, Any], caller: Caller) -> ScheduleRow | Unchanged:
@@ -102,7 +102,7 @@ def _add(admin: ScheduleAdmin, about: dict[str, Any], caller: Caller) -> Schedul
 
 
 def _pause(admin: ScheduleAdmin, about: dict[str, Any], _caller: Caller) -> Unchanged | None:
-    return None if admin.schedules.pause(_named(about)) else Unchanged()
+    return None if admin.schedules.store.pause(_named(about)) else Unchanged()
 
 
 def _resume(admin: ScheduleAdmin, about: dict[str, Any], _caller: Caller) -> ScheduleRow | Unchanged:
@@ -111,7 +111,7 @@ def _resume(admin: ScheduleAdmin, about: dict[str, Any], _caller: Caller) -> Sch
 
 
 def _changed(admin: ScheduleAdmin, name: str, changed: bool) -> ScheduleRow | Unchanged:  # noqa: FBT001
-    row = _row(admin.schedules.one(name))
+    row = _row(admin.schedules.store.one(name))
     return row if changed else Unchanged(row)
 
 
@@ -158,7 +158,7 @@ _OPTIONS: Final = {
 _ACTIONS: Final[dict[str, Callable[[ScheduleAdmin, dict[str, Any], Caller], Any]]] = {
     wire.LIST: _list,
     wire.ADD: _add,
-    wire.REMOVE: lambda admin, about, _caller: admin.schedules.remove(_named(about)),
+    wire.REMOVE: lambda admin, about, _caller: admin.schedules.store.remove(_named(about)),
     wire.SUSPEND: _pause,
     wire.GO_ON: _resume,
     wire.RUN: _run,

@@ -77,7 +77,7 @@ class _Restore:
         token = token_hex(8)
         self._own = own
         self._targets = {name: RestoredDatabase(client[target], token) for name, target in names.items()}
-        self._pauses = [_Pause(client[target]) for target in names.values()] if paused else []
+        self._to_pause = [client[target] for target in names.values()] if paused else []
         self._documents = 0
         self._bytes = 0
         self._said = self._looked = time.monotonic()
@@ -97,7 +97,7 @@ class _Restore:
             "collections": collections,
             "documents": self._documents,
             **self._what_runs(),
-            "paused": bool(self._pauses),
+            "paused": bool(self._to_pause),
         }
 
     def _what_runs(self) -> dict[str, int]:
@@ -165,8 +165,8 @@ class _Restore:
             if described.name != _META:
                 self._say_sometimes(f"making the indexes of {described.name}")
                 self._make_indexes(described)
-        for pause in self._pauses:
-            pause.all()
+        for database in self._to_pause:
+            _pause(database)
         for source in sorted(self._targets, key=lambda name: name == self._own):  # the own one at the end
             documents = list(self._reader.documents(documents_file(source, _META)))
             if not self._targets[source].open(documents):
@@ -234,20 +234,13 @@ class _Restore:
             self._say(text)
 
 
-class _Pause:
-    """Pauses what would run in a restored database."""
-
-    def __init__(self, database: Documents) -> None:
-        self._queues = Inspector(database)
-        self._records = QueueRecordStore(database)
-        self._schedules = ScheduleStore(database)
-
-    def all(self) -> None:
-        """Pause delivery of all queues, and all schedules; may be repeated."""
-        self._records.prepare()
-        for name in self._queues.names():
-            self._records.change(name, _without_delivery, time.time())
-        self._schedules.pause_all()
+def _pause(database: Documents) -> None:
+    """Pause delivery of all queues, and all schedules, of a restored database; may be repeated."""
+    records = QueueRecordStore(database)
+    records.prepare()
+    for name in Inspector(database).names():
+        records.change(name, _without_delivery, time.time())
+    ScheduleStore(database).pause_all()
 
 
 def _without_delivery(record: QueueRecord) -> QueueRecord:

@@ -88,40 +88,34 @@ class Authorization:
         return "its Origin is not the Host that it asks, nor a name of [broker] http_hosts"
 
 
-class Recorded:
-    """Records changes when they are answered."""
+def record_change(audit: Audit, request: falcon.Request, response: falcon.Response) -> None:
+    """Record a change before its answer goes out; waits for MongoDB.
 
-    def __init__(self, audit: Audit) -> None:
-        self._audit = audit
-
-    def answered(self, request: falcon.Request, response: falcon.Response) -> None:
-        """Record a change before its answer goes out; waits for MongoDB.
-
-        A request whose caller is not known is none: a wrong token is counted as a login.
-        """
-        context = request.context
-        route: Route | None = getattr(context, "route", None)
-        if route is None or route.method is not Method.POST or not hasattr(context, "caller"):
-            return
-        if not (route.needs and route.needs.administers):
-            return
-        parameters: dict[str, str] = context.parameters
-        queue = parameters.get("queue")
-        act = self._audit.act(
-            context.caller,
-            Door.HTTP,
-            route.act,
-            queue if queue is not None else parameters.get("name", ""),
-            {**getattr(context, "body", {}), **parameters},
-            queue,
-        )
-        outcome = getattr(context, "answer", None)
-        if response.status_code >= HTTPStatus.BAD_REQUEST:
-            act.refused(_code_of(response))
-        elif isinstance(outcome, Task):
-            act.begun(outcome.id, outcome.outcome)
-        else:
-            act.done(outcome)
+    A request whose caller is not known is none: a wrong token is counted as a login.
+    """
+    context = request.context
+    route: Route | None = getattr(context, "route", None)
+    if route is None or route.method is not Method.POST or not hasattr(context, "caller"):
+        return
+    if not (route.needs and route.needs.administers):
+        return
+    parameters: dict[str, str] = context.parameters
+    queue = parameters.get("queue")
+    act = audit.act(
+        context.caller,
+        Door.HTTP,
+        route.act,
+        queue if queue is not None else parameters.get("name", ""),
+        {**getattr(context, "body", {}), **parameters},
+        queue,
+    )
+    outcome = getattr(context, "answer", None)
+    if response.status_code >= HTTPStatus.BAD_REQUEST:
+        act.refused(_code_of(response))
+    elif isinstance(outcome, Task):
+        act.begun(outcome.id, outcome.outcome)
+    else:
+        act.done(outcome)
 
 
 def _code_of(response: falcon.Response) -> str:

@@ -23,7 +23,7 @@ from sluicemq_broker.admin import Admin, Snapshots
 from sluicemq_broker.config import BrokerSettings
 from sluicemq_broker.http import openapi
 from sluicemq_broker.http.answer_memory import AnswerMemory
-from sluicemq_broker.http.authorization import Authorization, Recorded
+from sluicemq_broker.http.authorization import Authorization, record_change
 from sluicemq_broker.http.callers import Callers, unauthorized
 from sluicemq_broker.http.connections import Connections
 from sluicemq_broker.http.endpoint import Endpoint
@@ -35,7 +35,7 @@ from sluicemq_broker.http.route import BASE, Method, Route, Table, add
 from sluicemq_broker.http.sources import Sources
 from sluicemq_broker.http.table import CORE
 from sluicemq_broker.runtime import Count, Counters, Timer
-from sluicemq_broker.security import NOTHING, Caller, Needs, Security, with_hint
+from sluicemq_broker.security import NOTHING, Audit, Caller, Needs, Security, with_hint
 from sluicemq_devices.sockets import Outgoing
 
 #: Headers for browsers: no frames, no scripts of other sites, no reading by other sites, no guessing of
@@ -82,7 +82,7 @@ class Site:
         self._endpoint = Endpoint(turns)
         self._closing: list[Callable[[], None]] = []
         guard = _Guard(
-            names, Authorization(callers, names), memory, self.table, Recorded(security.audit), callers.renew
+            names, Authorization(callers, names), memory, self.table, security.audit, callers.renew
         )
         self._app = _application(guard, self._failed)
         self.add(CORE, Sources(admin, self.snapshots, callers, metrics, turns, memory))
@@ -223,10 +223,10 @@ class _Guard:
         authorization: Authorization,
         memory: AnswerMemory,
         table: Table,
-        recorded: Recorded,
+        audit: Audit,
         renew: Callable[[falcon.Request, falcon.Response], None],
     ) -> None:
-        self._recorded = recorded
+        self._audit = audit
         self._renew = renew
         self._names = names
         self._authorization = authorization
@@ -267,7 +267,7 @@ class _Guard:
         if route and route.former == request.uri_template:
             response.set_header("Deprecation", "true")
             response.set_header("Link", f'<{route.path}>; rel="successor-version"')
-        self._recorded.answered(request, response)
+        record_change(self._audit, request, response)
         self._renew(request, response)
         for name, value in _HEADERS.items():
             if response.get_header(name) is None:

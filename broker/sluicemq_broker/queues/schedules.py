@@ -47,7 +47,7 @@ class Schedules:
         caller: Callable[[str], Caller] = named,
     ) -> None:
         """``caller``: returns the caller for a principal, by its name, with the permissions that it has."""
-        self._store = store
+        self.store = store
         self._caller = caller
         self._queues = queues
         self._clock = context.clock
@@ -60,7 +60,7 @@ class Schedules:
 
     def tick(self) -> None:
         """Push all runs that are due; a schedule that fails is tried again at the next poll."""
-        names = self._store.due(self._clock.now())
+        names = self.store.due(self._clock.now())
         shuffle(names)  # so that brokers begin with different ones
         for name in names:
             if attempt(partial(self._run, name), partial(self._failed, name)):
@@ -77,7 +77,7 @@ class Schedules:
         self._counters.notice(Count.SCHEDULES_FAILED, text)
 
     def _run(self, name: str) -> None:
-        schedule = self._store.one(name)
+        schedule = self.store.one(name)
         queue = self._queue_of(schedule)
         if schedule.paused or not queue.capacity.admits:
             return  # it stays due
@@ -92,7 +92,7 @@ class Schedules:
         now = queue.intake.accept(jobs) if jobs else self._clock.now()
         next_at = min(planned.next_at, now + _FAR)
         try:
-            pushed = self._store.push(schedule, next_at, jobs, queue.store, now, planned.skipped)
+            pushed = self.store.push(schedule, next_at, jobs, queue.store, now, planned.skipped)
         except Aborted as error:  # the next plan has fewer runs
             self._portions.shrink(len(jobs) // 2, error)
             return
@@ -103,14 +103,6 @@ class Schedules:
             queue.intake.stored(pushed, existing=len(jobs) - len(pushed))
 
     # ------------------------------------------------------------ administration
-
-    def all(self) -> list[Schedule]:
-        """Return all schedules by name, without their payloads."""
-        return self._store.all()
-
-    def queue_of(self, name: str) -> str:
-        """Return the queue of a schedule; raises :class:`NotFound`."""
-        return self._store.queue_of(name)
 
     def is_made(self, queue: str) -> bool:
         """Return True if the queue exists, at any broker; the first run makes another one."""
@@ -123,11 +115,7 @@ class Schedules:
         """
         own = {"tenant": caller.tenant} if caller.tenant is not None else {}
         schedule = replace(schedule, headers={**schedule.headers, **own}, added_by=caller.name)
-        return self._store.put(self._checked(schedule))
-
-    def one(self, name: str) -> Schedule:
-        """Return a schedule as it is stored; raises :class:`NotFound`."""
-        return self._store.one(name)
+        return self.store.put(self._checked(schedule))
 
     def runs(self, schedule: Schedule, most: int) -> list[dict[str, Any]]:
         """Return the jobs of its latest runs that are there: done ones only while they are kept."""
@@ -141,7 +129,7 @@ class Schedules:
 
     def configure(self, wanted: Mapping[str, ScheduleSettings]) -> None:
         """Store the schedules of the configuration; those no longer in it are removed by hand only."""
-        self._store.prepare()
+        self.store.prepare()
         for name, setting in wanted.items():
             schedule = Schedule(
                 name=name,
@@ -152,8 +140,8 @@ class Schedules:
                 misfire=Misfire(setting.misfire),
                 from_configuration=True,
             )
-            self._store.put(self._checked(schedule))
-        for found in self._store.all():
+            self.store.put(self._checked(schedule))
+        for found in self.store.all():
             if found.from_configuration and found.name not in wanted:
                 log.warning(
                     "schedule %s came from a configuration and is not in this one: "
@@ -161,14 +149,6 @@ class Schedules:
                     found.name,
                     found.name,
                 )
-
-    def remove(self, name: str) -> None:
-        """Remove a schedule."""
-        self._store.remove(name)
-
-    def pause(self, name: str) -> bool:
-        """Push no runs until it is resumed, at all brokers; False: it was paused."""
-        return self._store.pause(name)
 
     def resume(self, name: str) -> bool:
         """Go on with the next run after now; runs of the paused time do not count as missed.
@@ -178,19 +158,19 @@ class Schedules:
         A schedule that is not paused is planned again if its next run is too far ahead, as after MongoDB's
         clock was wrong; an overdue run stays due.
         """
-        schedule, now = self._store.one(name), self._clock.now()
+        schedule, now = self.store.one(name), self._clock.now()
         timetable = _usable(schedule)
         if timetable.begins_at > now:
             timetable = timetable._replace(begins_at=now)
         next_at = self._next(timetable)
         if not schedule.paused and next_at >= schedule.next_at:
             return False
-        self._store.resume(name, next_at, timetable.begins_at)
+        self.store.resume(name, next_at, timetable.begins_at)
         return True
 
     def run_now(self, name: str) -> str:
         """Push one job of a schedule now; returns the job's id."""
-        schedule = self._store.one(name)
+        schedule = self.store.one(name)
         queue = self._queue_of(schedule)
         queue.capacity.admit()
         job_id = f"{run_id(name, self._clock.now())}+now"

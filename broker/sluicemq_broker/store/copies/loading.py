@@ -8,7 +8,7 @@ again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Final
 
 import bson
@@ -64,7 +64,7 @@ class RestoredDatabase:
             found = self._database["owners"].find({"_id": {"$in": sorted(owners)}}, {"name": 1})
             return {document["_id"]: str(document.get("name", "")) for document in found}
 
-    def wait_for_silence(self, sleep: Callable[[float], None] = time.sleep) -> bool:
+    def wait_for_silence(self) -> bool:
         """Return True when no lease has been renewed for as long as it lasts; False as soon as one is.
 
         A broker that was killed leaves a lease that only other brokers end.
@@ -72,7 +72,7 @@ class RestoredDatabase:
         first = self._leases.live()
         left = max((span for _, span in first.values()), default=0.0)
         while left > 0:
-            sleep(_LOOK)
+            time.sleep(_LOOK)
             left -= _LOOK
             now = self._leases.live()
             if any(first.get(owner, (None,))[0] != beat for owner, (beat, _) in now.items()):
