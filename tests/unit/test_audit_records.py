@@ -1,6 +1,6 @@
 """The audit log of one broker, with a store in memory: what waits, is counted together, is bounded."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,7 +30,7 @@ class Stored:
         self.slow.set()
         self.trimmed: list[tuple[float, int]] = []
 
-    def write(self, records: list[AuditRecord], /) -> None:
+    def write(self, records: Sequence[AuditRecord], /) -> None:
         self.slow.wait()
         if self.away:
             raise UnavailableError("MongoDB is away")

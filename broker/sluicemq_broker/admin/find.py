@@ -25,7 +25,7 @@ from sluicemq_broker.queues import Census, Queues
 from sluicemq_broker.runtime import QuerySlots, SlotUser, Timer, read_options
 from sluicemq_broker.security import Caller, visible
 from sluicemq_broker.store import QUEUES_AT_ONCE, SHOWN_STATES, SLICE, Candidate, Search, Wanted, with_id
-from sluicemq_devices.hub import in_pieces
+from sluicemq_devices.hub import in_parts, in_pieces
 
 _MOST_FOUND: Final = 200
 _LONGEST: Final = 256
@@ -105,8 +105,7 @@ class Finder:
 
     def _find_id(self, job_id: str, names: Sequence[str], page: _Page, caller: Caller) -> None:
         now = self._clock.now()
-        for at in range(0, len(names), QUEUES_AT_ONCE):
-            some = names[at : at + QUEUES_AT_ONCE]
+        for some in in_parts(names, QUEUES_AT_ONCE):
             queues = [queue for queue in map(self._queues.known, some) if queue is not None]
             for database, these in self._queues.by_database(queues).items():
                 page.add(with_id(database, these, job_id, now))

@@ -110,12 +110,12 @@ def _text(value: bytes) -> Iterator[str]:
     if _is_text(value):
         decoder = codecs.getincrementaldecoder("utf-8")()
         yield '"'
-        for part in _slices(value, _BYTES):
+        for part in _slices(value):
             yield dumps(decoder.decode(part))[1:-1]
         yield '"'
     else:
         yield '{"base64": "'
-        for part in _slices(value, _BYTES):  # a multiple of three: no padding inside
+        for part in _slices(value):  # a multiple of three: no padding inside
             yield base64.b64encode(part).decode()
         yield '"}'
 
@@ -123,7 +123,7 @@ def _text(value: bytes) -> Iterator[str]:
 def _is_text(value: bytes) -> bool:
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
-        for part in _slices(value, _BYTES):
+        for part in _slices(value):
             decoder.decode(part)
             let_others_run()
         decoder.decode(b"", final=True)
@@ -132,9 +132,9 @@ def _is_text(value: bytes) -> bool:
     return True
 
 
-def _slices(value: bytes, size: int) -> Iterator[memoryview]:
+def _slices(value: bytes) -> Iterator[memoryview]:
     whole = memoryview(value)
-    return (whole[first : first + size] for first in range(0, len(whole), size))
+    return (whole[first : first + _BYTES] for first in range(0, len(whole), _BYTES))
 
 
 def _joined(parts: Iterator[str]) -> Iterator[bytes]:

@@ -7,7 +7,7 @@ labels and a number; prometheus_client writes the lines above a family.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
@@ -18,7 +18,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as openmetr
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from sluicemq_devices.hub import let_others_run
+from sluicemq_devices.hub import in_parts, let_others_run
 
 #: Lines that are written in one turn of the hub: about two milliseconds.
 _TURN: Final = 1000
@@ -50,18 +50,13 @@ def written(families: Iterable[Metric], form: Form) -> bytes:
     lines = 0
     for family in families:
         parts.append(_head(family.name, family.documentation, family.type, family.unit, form))
-        for some in _in_turns(family.samples):
+        for some in in_parts(family.samples, _TURN):
             parts.append("".join([_line(sample) for sample in some]))
             lines += len(some)
             if lines >= _TURN:
                 lines = 0
                 let_others_run()
     return "".join(parts).encode() + form.end
-
-
-def _in_turns(samples: list[Sample]) -> Iterator[list[Sample]]:
-    for first in range(0, len(samples), _TURN):
-        yield samples[first : first + _TURN]
 
 
 def _line(sample: Sample) -> str:

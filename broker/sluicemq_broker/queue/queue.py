@@ -39,6 +39,7 @@ from sluicemq_broker.queue.unreadable import UnreadableMessages
 from sluicemq_broker.queue.worker import Worker
 from sluicemq_broker.runtime import Alarm, Batcher, Count, CountedKind, QueueCounters, shielded
 from sluicemq_broker.store import (
+    READ_AT_ONCE,
     Documents,
     EndedParent,
     LimitStore,
@@ -49,9 +50,7 @@ from sluicemq_broker.store import (
     is_another_order,
     order_of,
 )
-
-#: Jobs that one look for cancelled ones asks about.
-_LOOKED_AT = 1000
+from sluicemq_devices.hub import in_parts
 
 
 class Queue:
@@ -293,8 +292,8 @@ class Queue:
     def _find_cancelled(self, _looks: list[None]) -> None:
         """``kill -9`` meanwhile: its workers are notified of nothing, and their verdicts change nothing."""
         jobs = self.scheduler.reservations.under(self._owners.current)
-        for start in range(0, len(jobs), _LOOKED_AT):
-            some = {job.id: job.seq for job in jobs[start : start + _LOOKED_AT]}
+        for part in in_parts(jobs, READ_AT_ONCE):
+            some = {job.id: job.seq for job in part}
             missing = self._core.retry.run(partial(self.store.missing, list(some)))
             self.settling.cancelled({(job_id, some[job_id]) for job_id in missing})
 

@@ -20,7 +20,7 @@ from sluicemq.protocol.errors import (
 from sluicemq_broker.context import Retry
 from sluicemq_broker.job import Job, State
 from sluicemq_broker.runtime import Batcher
-from sluicemq_broker.store import Found, QueueStore, in_halves
+from sluicemq_broker.store import READ_AT_ONCE, Found, QueueStore, in_halves
 
 
 class StoredResult(NamedTuple):
@@ -37,8 +37,6 @@ OnOutcome = Callable[[Outcome], None]
 #: Called for a job that has not ended, with its progress in words, where that is known.
 OnPending = Callable[[str], None]
 
-#: Jobs in one look-up.
-_AT_ONCE: Final = 1000
 #: Seconds by which two polls overlap: clocks differ, and writes take time.
 _MARGIN: Final = 3.0
 
@@ -83,7 +81,7 @@ class ResultWaiters:
         self._expired: dict[str, None] = {}  # the oldest first
         self._others_until = 0.0
         self._polled = math.inf
-        self._look_ups: Batcher[str] = Batcher(self._look_up, size=_AT_ONCE)
+        self._look_ups: Batcher[str] = Batcher(self._look_up, size=READ_AT_ONCE)
         self._polls: Batcher[float] = Batcher(self._poll, size=1)
 
     def __len__(self) -> int:
@@ -166,7 +164,7 @@ class ResultWaiters:
 
     def end_removed(self, error: SluiceError) -> None:
         """Answer waiters whose jobs were removed with their queue; others have come since. Blocks."""
-        for part, found in in_halves(list(self._stored), self._find, most=lambda: _AT_ONCE):
+        for part, found in in_halves(list(self._stored), self._find, most=lambda: READ_AT_ONCE):
             for job_id in part:
                 if not isinstance(found, Exception) and job_id in self._stored and job_id not in found:
                     self._answer(job_id, error)
@@ -205,8 +203,8 @@ class ResultWaiters:
             # of a processor.
             self._look_up_next(min(200, math.ceil(len(self._stored) / 30.0)))
             return
-        self._look_up_next(_AT_ONCE)
-        if len(self._stored) > _AT_ONCE and not self._polls.busy:
+        self._look_up_next(READ_AT_ONCE)
+        if len(self._stored) > READ_AT_ONCE and not self._polls.busy:
             since, self._polled = min(self._polled, now - _MARGIN), now - _MARGIN
             self._polls.add(since)
 

@@ -24,7 +24,7 @@ from sluicemq_broker.queues.attempts import attempt
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import COUNTED_EXACTLY, SHOWN_STATES, Inspector
-from sluicemq_devices.hub import in_pieces
+from sluicemq_devices.hub import in_parts, in_pieces
 
 #: Seconds of counting for one request for all queues.
 QUESTION_TIME: Final = 0.1
@@ -194,10 +194,10 @@ class Census:
     def _count_for(self, seconds: float, queues: Sequence[Queue]) -> None:
         """Count queues for these seconds, some together; a count that has begun is finished."""
         end = self._timer.now() + seconds
-        for first in range(0, len(queues), _TOGETHER):
+        for some in in_parts(queues, _TOGETHER):
             if self._timer.now() >= end:
                 return
-            self._count_some(queues[first : first + _TOGETHER], end)
+            self._count_some(some, end)
 
     def _count_some(self, queues: Sequence[Queue], end: float) -> None:
         """Count queues with few jobs together; then the first of the others, and more until ``end``."""

@@ -16,12 +16,10 @@ from sluicemq_broker.config import Config, defaults_of_queues, given_in_file
 from sluicemq_broker.context import Context
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.store import ALL_QUEUES, ConfigurationStore, Said, Tables
-from sluicemq_devices.hub import in_pieces, let_others_run
+from sluicemq_devices.hub import in_parts, in_pieces, let_others_run
 
 #: Seconds between two looks.
 EVERY: Final = 5.0
-#: Queues that are compared in one turn of the hub.
-_A_TURN: Final = 200
 _DEFAULTS: Final = defaults_of_queues()
 
 
@@ -92,8 +90,8 @@ class Disagreements:
         queues = {ALL_QUEUES: config.other_queues, **config.queues}
         names = sorted(queues)
         self._texts = []
-        for start in range(0, len(names), _A_TURN):
-            tables = {name: given_in_file(queues[name]) for name in names[start : start + _A_TURN]}
+        for some in in_parts(names, 200):
+            tables = {name: given_in_file(queues[name]) for name in some}
             self._texts.append(json.dumps(tables, sort_keys=True))
             let_others_run()
         self._digest = hashlib.sha256("\n".join(self._texts).encode()).hexdigest()[:16]

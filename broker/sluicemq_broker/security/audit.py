@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -23,6 +23,7 @@ from sluicemq_broker.runtime import Batcher, Count, Counters
 from sluicemq_broker.security.acts import LONGEST, Act, Door, Outcome, address_of, details
 from sluicemq_broker.security.authorize import Caller
 from sluicemq_broker.store import MOST_AUDITED, AuditKind, AuditRecord
+from sluicemq_devices.hub import in_parts
 from sluicemq_devices.sockets import owner_of
 
 #: Seconds within which refusals that are alike are one record; and logins.
@@ -32,9 +33,8 @@ LOGINS_IN_ONE: Final = 3600.0
 #: counted together, without a name, and then without an address.
 MOST_OF_ONE: Final = 50
 MOST_COUNTED: Final = 1000
-#: Acts that wait in memory while MongoDB does not answer, at most; records in one statement.
+#: Acts that wait in memory while MongoDB does not answer, at most.
 MOST_UNWRITTEN: Final = 10_000
-_AT_ONCE: Final = 200
 #: Records that are written until the next look at how many there are.
 TRIMMED_AFTER: Final = 10_000
 
@@ -42,7 +42,7 @@ TRIMMED_AFTER: Final = 10_000
 class Records(Protocol):
     """Where records are written."""
 
-    def write(self, records: list[AuditRecord], /) -> None:
+    def write(self, records: Sequence[AuditRecord], /) -> None:
         """Write them; raises Unavailable."""
 
     def trim(self, before: float, most: int, /) -> int:
@@ -161,8 +161,7 @@ class Audit:
             return
         with self._flushing:
             left = self.unwritten
-            for place in range(0, len(left), _AT_ONCE):
-                some = left[place : place + _AT_ONCE]
+            for some in in_parts(left, 200):
                 records.write(some)
                 self._since_trim += len(some)
                 for record in some:

@@ -64,7 +64,7 @@ from sluicemq_broker.store.copies.history_window import Disturbed, HistoryWindow
 from sluicemq_broker.store.copies.loading import RestoredDatabase
 from sluicemq_broker.store.copies.snapshot import BackupSnapshot, LeftOut
 from sluicemq_broker.store.errors import Doubtful, Refused, Unclear, UnsafeStore
-from sluicemq_broker.store.halving import by_bytes, in_halves
+from sluicemq_broker.store.halving import READ_AT_ONCE, by_bytes, in_halves
 from sluicemq_broker.store.jobs.application_commits import (
     NotCommitted,
     confirm_ends,

@@ -10,6 +10,6 @@ from sluicemq_devices.hub.spare_time import SpareTime, StrangersTime
 from sluicemq_devices.hub.stderr import LONGEST_TRACEBACK, OneLine, shortened, unblock_stderr
 from sluicemq_devices.hub.time_used import HEAVY, TimeUsed
 from sluicemq_devices.hub.turn_time import TurnTime
-from sluicemq_devices.hub.turns import NEXT_TURN, in_pieces, in_turns, let_others_run
+from sluicemq_devices.hub.turns import NEXT_TURN, in_parts, in_pieces, in_turns, let_others_run
 from sluicemq_devices.hub.watchers import switch
 from sluicemq_devices.hub.watermarks import Fillers, Pausable, Shares, Watermark, boundless

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import thread_time
 from typing import Final, TypeVar
 
@@ -29,6 +29,11 @@ def in_pieces(items: Iterable[_Item]) -> Iterator[_Item]:
             let_others_run()
             until = thread_time() + _PIECE
         yield item
+
+
+def in_parts(items: Sequence[_Item], most: int) -> Iterator[Sequence[_Item]]:
+    """Yield items in parts of ``most``; the last one may be smaller."""
+    return (items[start : start + most] for start in range(0, len(items), most))
 
 
 def in_turns(step: Callable[[], bool]) -> None:

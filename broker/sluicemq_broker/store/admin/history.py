@@ -36,6 +36,7 @@ from sluicemq_broker.store.creation import by_majority
 from sluicemq_broker.store.errors import ServerCode, brief, translated
 from sluicemq_broker.store.set_aside import ASIDE, MAP, TEXT, Damaged, field, readable
 from sluicemq_broker.store.values import DAY, Document, date
+from sluicemq_devices.hub import in_parts
 
 #: Days for which minutes are kept, hours and days, and months.
 MINUTES_KEPT, DAYS_KEPT, MONTHS_KEPT = 8, 400, 5 * 366
@@ -101,8 +102,8 @@ class HistoryStore:
         updates = _updates(writer, number, counted)
         documents = list(updates)
         with translated():
-            for at in range(0, len(documents), 50):  # so that the driver encodes no statement for long
-                self._add({document: updates[document] for document in documents[at : at + 50]})
+            for some in in_parts(documents, 50):  # so that the driver encodes no statement for long
+                self._add({document: updates[document] for document in some})
 
     def _add(self, updates: dict[str, UpdateOne]) -> None:
         if self._written(list(updates.values())) == len(updates):

@@ -29,7 +29,7 @@ from sluicemq_broker.store.jobs.documents import PACK_FIELDS, collection
 from sluicemq_broker.store.jobs.find_packs import packs_around
 from sluicemq_broker.store.jobs.pack_contents import is_pack, opened
 from sluicemq_broker.store.values import BY_ID, Document, Jobs, date
-from sluicemq_devices.hub import in_pieces, let_others_run
+from sluicemq_devices.hub import in_parts, in_pieces, let_others_run
 
 #: Documents of a slice: for 2,000 MongoDB needs some 6 ms, and the hub 1 ms.
 SLICE: Final = 2000
@@ -286,8 +286,7 @@ def _places_of(database: Documents, queues: Sequence[str], beginning: str) -> di
     these: Document = {"_id": {"$gte": beginning, "$lt": beginning + "\U0010ffff"}}
     if packs := packs_around(beginning):
         these = {"$or": [these, packs]}
-    for at in range(0, len(queues), QUEUES_AT_ONCE):
-        some = queues[at : at + QUEUES_AT_ONCE]
+    for some in in_parts(queues, QUEUES_AT_ONCE):
         first, *others = (_steps_of(queue, these) for queue in some)
         unions = [
             {"$unionWith": {"coll": collection(queue), "pipeline": steps}}

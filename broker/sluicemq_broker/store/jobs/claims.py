@@ -29,6 +29,7 @@ from sluicemq_broker.store.jobs.reply_sizes import MEASURED, ReplySizes
 from sluicemq_broker.store.jobs.tenant_limits import Allowance
 from sluicemq_broker.store.values import BY_ID, Document, Jobs, date
 from sluicemq_broker.store.write_results import refusals
+from sluicemq_devices.hub import in_parts
 
 #: Bytes of jobs in one claim, at most; a job larger than this is claimed alone.
 CLAIM_BYTES = 16 * 2**20
@@ -276,7 +277,7 @@ class Claims:
 
         Such a job ends its update, so those of its part are tried one by one then.
         """
-        parts = [slotted[at : at + _SLOTS_AT_ONCE] for at in range(0, len(slotted), _SLOTS_AT_ONCE)]
+        parts = list(in_parts(slotted, _SLOTS_AT_ONCE))
         count, ended = self._reserve_parts(parts, due, reserved) if parts else (0, [])
         if ended:
             self._reserve_parts([[job] for part in ended for job in part], due, reserved)

@@ -29,6 +29,7 @@ from sluicemq_broker.store.jobs.read_ahead import ReadAhead
 from sluicemq_broker.store.jobs.reply_sizes import replies
 from sluicemq_broker.store.jobs.tenant_limits import Allowance, TenantLimits
 from sluicemq_broker.store.values import BY_ID, Document, Jobs
+from sluicemq_devices.hub import in_parts
 
 #: True of ready jobs, in a form that only the index of fair queues is known to cover: else MongoDB would try
 #: the other index as well, each time.
@@ -316,8 +317,7 @@ class FairPage(ClaimPage):
     ) -> Iterator[list[Document]]:
         """Read the jobs of these ids, in this order."""
         ids = [*chain.from_iterable(known.values()), *malformed]
-        for at in range(0, len(ids), at_once):
-            part = ids[at : at + at_once]
+        for part in in_parts(ids, at_once):
             named = {**self._due, "_id": {"$in": part}}
             found = self._jobs.find(named, HANDED_OUT_FAIRLY, hint=BY_ID, batch_size=len(part) + 1).to_list()
             place = {str(tenant): number for number, tenant in enumerate(part)}

@@ -13,6 +13,7 @@ from sluicemq_broker.store.jobs.pack_contents import PACKS, done_bits, entries, 
 from sluicemq_broker.store.jobs.packs import MOST, Place, place_of
 from sluicemq_broker.store.set_aside import Unreadable
 from sluicemq_broker.store.values import BY_ID, Document, Jobs
+from sluicemq_devices.hub import in_parts
 
 
 class Packed(NamedTuple):
@@ -34,9 +35,8 @@ def find_packed(jobs: Jobs, ids: Iterable[str], *, ended: bool = False) -> dict[
             wanted[place.mark].append(place)
     ranges = [_range(sorted(places)) for places in wanted.values()]
     found: dict[str, Packed] = {}
-    for at in range(0, len(ranges), _MARKS_AT_ONCE):
-        these = {"$or": ranges[at : at + _MARKS_AT_ONCE]}
-        for stored in jobs.find({**these, **PACKS}, hint=BY_ID):
+    for some in in_parts(ranges, 100):
+        for stored in jobs.find({"$or": some, **PACKS}, hint=BY_ID):
             found |= _among(stored, names, ended=ended)
     return found
 
@@ -67,9 +67,6 @@ def packs_with(jobs: Jobs, beginning: str) -> list[str]:
 
 #: Beginnings of ids that jobs in packs may have.
 _BEGINNING: Final = re.compile(r"[0-9a-f-]{0,34}")
-
-#: Makers of ids that one statement looks for.
-_MARKS_AT_ONCE: Final = 100
 
 
 def _among(stored: Document, names: set[str], *, ended: bool) -> dict[str, Packed]:

@@ -19,6 +19,7 @@ from sluicemq_broker.store.errors import ServerCode, brief, in_trouble
 from sluicemq_broker.store.halving import READ_AT_ONCE
 from sluicemq_broker.store.jobs.index_models import INDEXES, LINE_INDEX, PACK_INDEX, SLOT_INDEX
 from sluicemq_broker.store.values import Document, Jobs
+from sluicemq_devices.hub import in_parts
 
 #: Called with what was found: its kind, and a text for the log.
 Notice = Callable[[str, str], None]
@@ -161,8 +162,8 @@ def _free_dedupe_ids(jobs: Jobs, notice: Notice) -> None:
     ]
     for document in jobs.aggregate(shared, allowDiskUse=True):
         first, *others = document["holders"]
-        for at in range(0, len(others), READ_AT_ONCE):
-            these = {"_id": {"$in": others[at : at + READ_AT_ONCE]}, "dedupe_id": document["_id"]}
+        for some in in_parts(others, READ_AT_ONCE):
+            these = {"_id": {"$in": some}, "dedupe_id": document["_id"]}
             # failpoint indexes.free_shared_dedupe_ids
             jobs.update_many(these, free)
         notice(

@@ -40,6 +40,7 @@ from sluicemq_broker.store.jobs.parents import is_parent
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.jobs.transactions import transact
 from sluicemq_broker.store.values import BY_ID, Document, Jobs
+from sluicemq_devices.hub import in_parts
 
 Result = TypeVar("Result")
 
@@ -167,8 +168,8 @@ class _Search:
     def search_in(self, jobs: Jobs) -> None:
         """Look into one collection for the children that are missing still."""
         ids = [job_id for parent in self.missing for job_id in self._waiting[parent].ids()]
-        for at in range(0, len(ids), _CHILDREN):
-            children = {"_id": {"$in": ids[at : at + _CHILDREN]}, "parent.id": {"$exists": True}}
+        for some in in_parts(ids, _CHILDREN):
+            children = {"_id": {"$in": some}, "parent.id": {"$exists": True}}
             fields = {"parent": 1, "state": 1}
             for child in jobs.find(children, fields, hint=BY_ID, session=self._session):
                 self._note_found(child)
