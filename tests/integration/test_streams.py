@@ -354,7 +354,7 @@ class TestLateCopies:
 
     def test_nor_if_its_publisher_was_forgotten(self, two: tuple[StreamsRig, StreamsRig]) -> None:
         one, other = two
-        one.context.publishers.most = 2
+        one.context.publishers.numbers.most = 2
         one.publish("a", **batch(1))
         other.publish("b", **batch(2, again=True))
         for at in range(3):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 from sluicemq.protocol.errors import QueueFullError
 from sluicemq_broker.runtime import Bucket, Count, Counters
+from sluicemq_devices.hub import Latest
 
 
 class NewNames:
@@ -18,7 +17,7 @@ class NewNames:
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
         self._of_all = Bucket(20.0, 200.0)
-        self.peers: OrderedDict[str, _Peer] = OrderedDict()
+        self.peers: Latest[str, _Peer] = Latest(10_000)
 
     def ask(
         self, what: str, peer: str | None, now: float, *, there: int, most: int, plain: bool = False
@@ -44,10 +43,6 @@ class NewNames:
         self._of_all.take(now)
         known.made += 1
         self.peers[peer] = known
-        self.peers.move_to_end(peer)
-        # Peers that are remembered: those that made a name last.
-        if len(self.peers) > 10_000:
-            self.peers.popitem(last=False)
 
     def _refuse(self, why: str) -> None:
         self._counters.notice(Count.NAMES_REFUSED, why)

@@ -38,7 +38,7 @@ from sluicemq_broker.http.exposition import Form, form_for, written
 from sluicemq_broker.runtime import BOUNDS, OTHERS, Count, Gauge, Histogram, KindCounters, Timing
 from sluicemq_broker.security import Caller, visible
 from sluicemq_broker.store import SHOWN_STATES
-from sluicemq_devices.hub import DeviceCount, Metric, Mishap, let_others_run
+from sluicemq_devices.hub import DeviceCount, Latest, Metric, Mishap, let_others_run
 
 #: Queues with figures of their own.
 MOST_QUEUES: Final = 1000
@@ -82,7 +82,8 @@ class Metrics:
         self._registry.register(BrokerCollector(figures, detail))
         ProcessCollector(registry=self._registry)
         self._now = now
-        self._latest: dict[_Asked, tuple[float, bytes]] = {}  # with the time until which each is served
+        # With the time until which each is served: in two forms, for callers that see different queues
+        self._latest: Latest[_Asked, tuple[float, bytes]] = Latest(20)
         self._turn = BoundedSemaphore()
 
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
@@ -98,7 +99,7 @@ class Metrics:
     def _text(self, form: Form, caller: Caller) -> bytes:
         caller = caller.as_now()
         asked = form, _sight(caller)
-        until, text = self._latest.pop(asked, (float("-inf"), b""))
+        until, text = self._latest.get(asked, (float("-inf"), b""))
         if self._now() >= until:
             began = time.thread_time()
             families = self._registry.collect()
@@ -106,8 +107,6 @@ class Metrics:
             # One answer serves all scrapes meanwhile: with many queues they take a 200th of the CPU time
             until = self._now() + max(0.5, min(10.0, 200 * (time.thread_time() - began)))
         self._latest[asked] = until, text
-        if len(self._latest) > 20:  # in two forms, for callers that see different queues
-            del self._latest[next(iter(self._latest))]
         return text
 
 

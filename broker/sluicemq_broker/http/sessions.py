@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sluicemq_broker.security import Caller, Login, Logins
+from sluicemq_devices.hub import Latest
 
 
 class Session:
@@ -32,7 +33,7 @@ class Sessions:
         self.idle = idle
         self._logins = logins
         self._caller = caller
-        self._used: dict[str, float] = {}  # the one that was used least lately is the first
+        self._used: Latest[str, float] = Latest(1000)  # of others only their cookies say when they were used
 
     def begin(self, caller: Caller, *, tls: bool) -> str:
         """Begin a session; returns the cookie, which is kept nowhere."""
@@ -48,7 +49,7 @@ class Sessions:
         if not self.is_valid(session):
             return None
         if used:
-            self._use(session.login.id)
+            self._used[session.login.id] = self._logins.now()
         return session
 
     def is_valid(self, session: Session) -> bool:
@@ -72,12 +73,6 @@ class Sessions:
         """End a session, at all brokers; raises Unavailable if the others can't know yet."""
         self._used.pop(session.login.id, None)
         self._logins.end(session.login)
-
-    def _use(self, login: str) -> None:
-        self._used.pop(login, None)
-        if len(self._used) >= 1000:  # of others only their cookies say when they were used
-            del self._used[next(iter(self._used))]
-        self._used[login] = self._logins.now()
 
     def _keys_of(self, name: str) -> frozenset[str]:
         caller = self._caller(name)

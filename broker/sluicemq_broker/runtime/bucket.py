@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from sluicemq_devices.hub import Latest
 
 
 class Bucket:
@@ -50,8 +50,7 @@ class Buckets:
     def __init__(self, per_key: tuple[float, float], every: tuple[float, float], known: int = 1000) -> None:
         self._per_key = per_key
         self._every = Bucket(*every)
-        self._known = known
-        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+        self._buckets: Latest[str, Bucket] = Latest(known)
 
     def take(self, key: str, now: float) -> bool:
         """Take a token of this key, and one of all; False: one of both is missing."""
@@ -66,8 +65,5 @@ class Buckets:
         self._every.give_back()
 
     def _bucket(self, key: str) -> Bucket:
-        bucket = self._buckets.pop(key, None) or Bucket(*self._per_key)
-        self._buckets[key] = bucket
-        if len(self._buckets) > self._known:
-            self._buckets.popitem(last=False)
+        bucket = self._buckets[key] = self._buckets.get(key) or Bucket(*self._per_key)
         return bucket

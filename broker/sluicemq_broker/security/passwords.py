@@ -27,6 +27,7 @@ from gevent.event import AsyncResult
 from gevent.threadpool import ThreadPool
 
 from sluicemq.protocol.errors import UnavailableError
+from sluicemq_devices.hub import Latest
 from sluicemq_devices.sockets import owner_of
 
 #: Checks at one time.
@@ -70,9 +71,9 @@ class Passwords:
         self._now = now
         self._cpu = cpu
         self._secret = secrets.token_bytes(32)
-        self._right: OrderedDict[bytes, float] = OrderedDict()
+        self._right: Latest[bytes, float] = Latest(MOST_REMEMBERED)
         self._checks: dict[tuple[str, bytes], _Check] = {}  # waiting, and under way
-        self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._known: Latest[tuple[str, str], None] = Latest(10_000)
         self._of_right, self._of_known, self._of_others = _Line(), _Line(), _Line()
         self._under_way = 0
         self._turn_of_known = False
@@ -102,7 +103,7 @@ class Passwords:
         fits = bool(check.result.get()) and stored is not None
         if fits:
             self._remember(mark)
-            self._note_known(owner_of(address), user)
+            self._known[owner_of(address), user] = None
         return fits
 
     def hash(self, password: str) -> str:
@@ -159,12 +160,6 @@ class Passwords:
         if not fits:
             gevent.sleep(_REST * used)
 
-    def _note_known(self, owner: str, user: str) -> None:
-        self._known[owner, user] = None
-        self._known.move_to_end((owner, user))
-        if len(self._known) > 10_000:  # those used last stay
-            self._known.popitem(last=False)
-
     def _mark(self, stored: str, password: str) -> bytes:
         """Return what is remembered of a password: a hash under a key that this process alone has."""
         text = f"{stored}\0{password}".encode(errors="surrogatepass")
@@ -172,9 +167,6 @@ class Passwords:
 
     def _remember(self, mark: bytes) -> None:
         self._right[mark] = self._now() + 60.0
-        self._right.move_to_end(mark)
-        while len(self._right) > MOST_REMEMBERED:
-            self._right.popitem(last=False)
 
 
 class _Check:

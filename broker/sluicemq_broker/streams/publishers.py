@@ -12,8 +12,9 @@ sends what was not answered again over its next connection, marked as sent again
 from __future__ import annotations
 
 import itertools
-from collections import OrderedDict
 from typing import Final, NamedTuple
+
+from sluicemq_devices.hub import Latest
 
 _DIGITS: Final = 12
 
@@ -42,8 +43,8 @@ class Publishers:
     """The publishers of all streams of a broker; those that published longest ago are forgotten."""
 
     def __init__(self, most: int = 20_000) -> None:
-        self.most = most
-        self._reached: OrderedDict[tuple[int, str], int] = OrderedDict()
+        self.numbers: Latest[tuple[int, str], int] = Latest(most)
+        """By stream and publisher, 256 bytes each; batches of others are looked up in MongoDB."""
         self._streams = itertools.count()
 
     def of_stream(self) -> Progress:
@@ -52,15 +53,12 @@ class Publishers:
 
     def reached(self, stream: int, publisher: str) -> int | None:
         """Return a number above which a stream has no batch of a publisher; None: it is not known."""
-        return self._reached.get((stream, publisher))
+        return self.numbers.get((stream, publisher))
 
     def note(self, stream: int, batch: BatchNumber) -> None:
         """Note that a stream has, or may have, this batch, and none of its publisher's behind it."""
         key = stream, batch.publisher
-        self._reached[key] = max(batch.number, self._reached.get(key, 0))
-        self._reached.move_to_end(key)
-        if len(self._reached) > self.most:
-            self._reached.popitem(last=False)
+        self.numbers[key] = max(batch.number, self.numbers.get(key, 0))
 
 
 class Progress:

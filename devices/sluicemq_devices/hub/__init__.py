@@ -5,6 +5,7 @@ from sluicemq_devices.hub.counts import DeviceCount, Metric, Mishap
 from sluicemq_devices.hub.cycles import look_for_cycles
 from sluicemq_devices.hub.fair_line import Line
 from sluicemq_devices.hub.large_memory import give_back_large_memory
+from sluicemq_devices.hub.latest import Latest
 from sluicemq_devices.hub.notices import About, Notices
 from sluicemq_devices.hub.spare_time import SpareTime, StrangersTime
 from sluicemq_devices.hub.stderr import LONGEST_TRACEBACK, OneLine, shortened, unblock_stderr

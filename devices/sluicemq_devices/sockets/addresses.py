@@ -8,11 +8,11 @@ unfinished handshakes loses the oldest of them when there are too many, as in th
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from ipaddress import IPv6Address, ip_network
 from typing import Final, Protocol
 
+from sluicemq_devices.hub import Latest
 from sluicemq_devices.sockets.endpoints import host_and_port
 
 #: Addresses that have no connection and are remembered for their failures.
@@ -77,7 +77,7 @@ class Addresses:
         """Unfinished handshakes of all addresses."""
         self._now = now
         self._there: dict[str, Address] = {}
-        self._remembered: OrderedDict[str, Address] = OrderedDict()
+        self._remembered: Latest[str, Address] = Latest(_MOST_REMEMBERED)
         self._by_handshakes: dict[int, dict[Address, None]] = {}  # addresses by how many they have
         self._most = 0  # handshakes of the address with the most
 
@@ -105,8 +105,6 @@ class Addresses:
         del self._there[address.name]
         if address.failures:
             self._remembered[address.name] = address
-            if len(self._remembered) > _MOST_REMEMBERED:
-                self._remembered.popitem(last=False)
 
     def begin(self, stranger: Stranger) -> Address:
         """Count a handshake that begins; if it is one too many, the oldest of the address with most ends."""

@@ -7,19 +7,14 @@ A client numbers its connections to all brokers, and brokers tell each other the
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from sluicemq.protocol.names import is_queue_name
 from sluicemq.protocol.wire import MAX_NUMBER
 from sluicemq_broker.bus import BusEvent, BusKind, Channel, silent
 from sluicemq_broker.runtime import Bucket
-
-#: Clients whose newest connection is remembered, a quarter of a kilobyte each.
-_MOST: Final = 20_000
-#: Connections of which other brokers are notified: each second, and at once.
-_NOTIFIED: Final = (500.0, 5_000.0)
+from sluicemq_devices.hub import Latest
 
 
 class ClientConnection(NamedTuple):
@@ -46,8 +41,8 @@ class Clients:
         self.channel: Callable[[], Channel] = silent
         """Returns the channel to other brokers."""
         self._now = now
-        self._newest: OrderedDict[str, int] = OrderedDict()
-        self._notices = Bucket(*_NOTIFIED)
+        self._newest: Latest[str, int] = Latest(20_000)  # a quarter of a kilobyte each
+        self._notices = Bucket(500.0, 5_000.0)  # each second, and at once
 
     def has_newer_connection(self, than: ClientConnection) -> bool:
         """Return True if the client has a newer connection than this one, here or at another broker."""
@@ -66,7 +61,5 @@ class Clients:
             self._note(ClientConnection(event.name, event.number))
 
     def _note(self, connection: ClientConnection) -> None:
-        newest = max(connection.connection, self._newest.pop(connection.client, 0))
+        newest = max(connection.connection, self._newest.get(connection.client, 0))
         self._newest[connection.client] = newest
-        if len(self._newest) > _MOST:
-            self._newest.popitem(last=False)
