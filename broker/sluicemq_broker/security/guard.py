@@ -128,9 +128,8 @@ class DoorGuard(Guard):
             decide(caller, "")
         else:
             known = repr(credentials.user) if login else "no user of that name has one"
-            decide(
-                None, f"the user, or the password, is not right: {known}"
-            )  # a password may have been typed in place of the user
+            # A password may have been typed in place of the user
+            decide(None, f"the user, or the password, is not right: {known}")
 
     def _caller(self, principal: Principal, peer: str, mechanism: str, key: str = "") -> Caller:
         return Caller(principal, peer, key, self._refused, partial(self._holds, mechanism, self.server_key))
