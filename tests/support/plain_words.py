@@ -38,6 +38,9 @@ DIALECT: Final = frozenset(
     | {"Surroundings", "Consultation", "Doubt"}
 )
 
+_MAY_BE_DIALECT: Final = re.compile(
+    rf"\b(def|class) _*({'|'.join(DIALECT)})\b|\b_*({'|'.join(DIALECT)})_*\s*[:=,)]"
+)
 _MAY_NAME_EACH: Final = re.compile(r"\beach\b([^\n.\[]* in\b|:| =|\))")
 _WORD: Final = re.compile(r"[\s,:;.]")
 _SENTENCE: Final = re.compile(r"(?<=[.:;])\s+(?=[A-Z`:])")
@@ -52,6 +55,8 @@ class Problem(NamedTuple):
 
 def dialect_of(source: str) -> list[str]:
     """Return the names of :data:`DIALECT` that functions, classes and arguments of a Python source have."""
+    if not _MAY_BE_DIALECT.search(source):  # to parse all files would take longer
+        return []
     definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     nodes = list(ast.walk(ast.parse(source)))
     names = [node.name for node in nodes if isinstance(node, definitions)]
@@ -72,18 +77,20 @@ def catch_alls_of(source: str) -> list[int]:
 def problems_of(source: str) -> list[Problem]:
     """Return what is not in plain words in the docstrings, comments and texts of a Python source."""
     tree = ast.parse(source)
-    docstrings = list(_docstrings(tree))
+    docstrings = {
+        statement.value: statement.value.value
+        for statement in _statements(tree)
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+        if isinstance(statement.value.value, str)
+    }
     problems = [
-        Problem(docstring.lineno, what)
-        for docstring in docstrings
-        for what in _docstring_problems(str(docstring.value))
+        Problem(node.lineno, what) for node, text in docstrings.items() for what in _docstring_problems(text)
     ]
-    shown = {id(docstring) for docstring in docstrings}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in shown:
-            problems += [Problem(node.lineno, what) for what in _texts_problems(node.value)]
     if not (WORDS.search(source) or _VAGUE.search(source)):  # to find its comments would take longer
         return sorted(problems)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docstrings:
+            problems += [Problem(node.lineno, what) for what in _texts_problems(node.value)]
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             problems += [Problem(token.start[0], what) for what in words_of(token.string)]
@@ -101,18 +108,12 @@ def _found(text: str, words: re.Pattern[str]) -> list[str]:
     return [f"the word {found[0]!r}" for found in words.finditer(_ALLOWED.sub("", text))]
 
 
-def _docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
-    """Yield docstrings, and the texts below attributes."""
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        values = (
-            [statement.value for statement in body if isinstance(statement, ast.Expr)]
-            if isinstance(body, list)
-            else []
-        )
-        yield from (
-            value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)
-        )
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements in a node, without its expressions, which are most of a source."""
+    for inside in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for child in found if isinstance(found := getattr(node, inside, None), list) else ():
+            yield child
+            yield from _statements(child)
 
 
 def _docstring_problems(text: str) -> Iterator[str]:

@@ -182,7 +182,7 @@ class _Queue(NamedTuple):
     name: str
     workers: int
 
-    def worker_list(self, _most_jobs: int) -> list[WorkerRow]:
+    def worker_list(self, *, most_jobs: int) -> list[WorkerRow]:
         return [from_document(WorkerRow, {"queue": self.name})] * self.workers
 
 

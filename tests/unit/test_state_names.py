@@ -1,6 +1,7 @@
 """States, pauses, verdicts and kinds of devices are called by their names, not by literals."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,22 +23,26 @@ BROKER, DEVICES = (Path(package.__file__ or "").parent for package in (sluicemq_
 
 VERDICTS = {wire.COMMIT, wire.ROLLBACK, wire.REJECT, wire.RELEASE}
 PAUSES = {wire.DELIVERY, wire.INTAKE}
-#: A "queue" is also what it is anywhere else.
 #: Parts of a queue that rooms above may use: none that claims, hands out or writes.
 PARTS_FOR_DOORS = {
     "capacity", "clock", "deliveries", "intake", "progress", "results", "settings", "settling",
     "store", "unreadable",
 }  # fmt: skip
+#: A "queue" is also what it is anywhere else.
 KINDS = {*Kind} - {Kind.QUEUE}
+#: A source without any of this sets no attribute of a job, and need not be parsed.
+SETS = re.compile(rf"(?<!\bself)\.({'|'.join(sorted(ATTRIBUTES))})\b[^=\n]*=[^=]")
 
 
 def literals(package: Path, names: set[str]) -> list[str]:
     """Where a string or bytes is one of these, but for where names are declared."""
     everything: set[str | bytes] = {*names, *(name.encode() for name in names)}
+    quoted = re.compile(rf"[\"']({'|'.join(names)})[\"']")  # to parse all sources would take longer
     return [
         f"{path.relative_to(package)}:{node.lineno} {node.value!r}"
         for path in sorted(package.rglob("*.py"))
-        for node in used(ast.parse(path.read_text()))
+        if quoted.search(source := path.read_text())
+        for node in used(ast.parse(source))
         if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes) and node.value in everything
     ]
 
@@ -139,9 +144,10 @@ def test_doors_know_the_parts_of_a_queue_that_take_jobs_in_and_end_deliveries() 
 
 def set_from_outside(source: Path) -> list[str]:
     """Where an attribute that jobs have is set on anything but ``self``."""
+    text = source.read_text()
     targets = [
         target
-        for node in ast.walk(ast.parse(source.read_text()))
+        for node in (ast.walk(ast.parse(text)) if SETS.search(text) else ())
         for whole in (node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)])
         for target in ast.walk(whole or ast.Pass())
         if isinstance(target, ast.Attribute) and target.attr in ATTRIBUTES
