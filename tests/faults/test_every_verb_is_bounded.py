@@ -25,7 +25,8 @@ pytestmark = pytest.mark.one_in(3)
 
 MIB = 2**20
 LARGE = 11 * MIB
-MOST_MEMORY = 300 * MIB
+#: Of 50 MiB at rest and three times 64 MiB (docs/operations.md), and what the allocator does not give back.
+MOST_MEMORY = 320 * MIB
 FROM_THE_BROKER = {"DELIVER", "STOP", "OK", "ERROR"}
 
 
