@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from sluicemq_broker.job import Job
+from sluicemq_broker.queue import Marks
 from sluicemq_broker.queue.handout import MESSAGE, MESSAGE_BYTES
 from sluicemq_broker.queue.ledger import IN_ORDER
 from sluicemq_broker.queue.plans import Conditions
@@ -295,10 +296,20 @@ def test_what_a_worker_has_that_takes_no_more_leaves_the_room_of_the_others_as_i
     assert len(rig.scheduler.staging) + rig.room <= rig.scheduler.pace.appetite
 
 
-def test_receipts_are_never_the_same(rig: DispatchRig) -> None:
-    rig.ready(*some_jobs(50))
-    worker = rig.worker(prefetch=50)
-    assert len({delivery.receipt for delivery in worker.deliveries}) == 50
+def test_a_cancelled_job_is_held_no_more_and_makes_room_at_other_workers_of_its_device(
+    rig: DispatchRig,
+) -> None:
+    workers, marks = [FakeWorker(), FakeWorker()], Marks(1, 2**20)
+    for worker in workers:
+        worker.marks = marks
+        rig.attach(worker)
+    first, second = rig.ready(*some_jobs(2))
+    for seq in (first.seq + 9, first.seq):  # that of a later job of this id changes nothing
+        assert sorted(worker.jobs for worker in workers) == [[], [first.id]]
+        rig.queue.settling.cancelled({(first.id, seq)})
+        go_on()
+    assert rig.held == [second.id]
+    assert sorted(worker.jobs for worker in workers) == [[first.id], [second.id]]
 
 
 def test_jobs_of_a_worker_that_does_not_acknowledge_are_handed_to_their_removal(rig: DispatchRig) -> None:

@@ -260,6 +260,9 @@ def test_a_claim_takes_nothing_that_is_accepted_after_it_began() -> None:
     assert ledger.search(NOW).before == arrival.seq + 1
     bound = ledger.catch_up(NOW, 0.0)
     assert (bound.before, bound.passes_over) == (arrival.seq, True)
+    ledger.claimed(bound, [], more=False)
+    ledger.caught_up(bound)
+    assert not ledger.may_lie_ready  # until that is answered
 
 
 def test_what_is_promoted_before_its_push_is_answered_is_claimed_once_it_is() -> None:

@@ -18,7 +18,7 @@ from sluicemq_broker.context import Memory
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import Onward
 from sluicemq_broker.queue.plans import Conditions
-from sluicemq_broker.store import Unclear
+from sluicemq_broker.store import RolledBack, Unclear
 from support.fakes import Held
 from support.jobs import some_jobs
 from unit.settling_rig import SettlingRig
@@ -169,9 +169,16 @@ def test_a_job_goes_back_if_it_is_still_ours_and_its_verdict_was_wrong(
     rig.hire()
     monkeypatch.setattr(rig.store, "commit", lambda jobs: {job.id: problem for job in jobs})
     rig.other_queues.for_push.side_effect = problem
+    roll_back, held = rig.store.roll_back, list[list[str]]()
+
+    def noted(entries: Sequence[RolledBack], now: float) -> int:
+        held.append(rig.held)
+        return roll_back(entries, now)
+
+    monkeypatch.setattr(rig.store, "roll_back", noted)
     rig.verdict(kind, onward=(Onward("sms", None, {}),))
     assert rig.answers == [{0: type(problem)}]
-    assert len(rig.store.rolled_back) == goes_back
+    assert held == [rig.hand.jobs] * goes_back  # it is ours until it is there
     assert not rig.held
 
 
