@@ -68,19 +68,9 @@ def refused(broker: BrokerUnderTest, front: str, deaf: Doors, *frames: bytes) ->
 # --------------------------------------------------------------------- queues
 
 BAD_NAMES = [
-    b".hidden",
-    b"ends.",
-    b"a..b",
-    b"two words",
-    b"x" * 65,
-    b"a/b",
-    b"a\0b",
-    b"new\nline",
-    "größe".encode(),
-    b"\xff\xfe",
-    b"$cmd",
-    b"x" * 100_000,
-]
+    b".hidden", b"ends.", b"a..b", b"two words", b"x" * 65, b"a/b", b"a\0b", b"new\nline",
+    "größe".encode(), b"\xff\xfe", b"$cmd", b"x" * 100_000,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BAD_NAMES, ids=lambda name: repr(name[:12]))

@@ -186,19 +186,9 @@ class Device:
     """A forwarder alone, somebody who publishes, and subscribers."""
 
     def __init__(self) -> None:
+        options = ["forwarder", DEVICE_PORT, DEVICE_PORT, "--json", "--hwm", "1000000"]
         self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-P",
-                "-c",
-                WATCHED,
-                "forwarder",
-                DEVICE_PORT,
-                DEVICE_PORT,
-                "--json",
-                "--hwm",
-                "1000000",
-            ],
+            [sys.executable, "-P", "-c", WATCHED, *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,

@@ -240,32 +240,12 @@ def test_this_machine_may_be_called_by_its_address(web: Web, host: str) -> None:
         b"GET / HTTP/9.9\r\n\r\n",
     ],
     ids=[
-        "path",
-        "header",
-        "headers",
-        "body",
-        "chunks",
-        "negative",
-        "signed",
-        "underscored",
-        "space",
-        "twice",
-        "folded",
-        "two hosts",
-        "carriage return in a header",
-        "zero in a header",
-        "vertical tab in a header",
-        "carriage return in a request line",
-        "vertical tab and form feed",
-        "no-break space",
-        "next line",
-        "two spaces",
-        "odd host",
-        "empty lines",
-        "rubbish",
-        "version",
+        "path", "header", "headers", "body", "chunks", "negative", "signed", "underscored", "space",
+        "twice", "folded", "two hosts", "carriage return in a header", "zero in a header",
+        "vertical tab in a header", "carriage return in a request line", "vertical tab and form feed",
+        "no-break space", "next line", "two spaces", "odd host", "empty lines", "rubbish", "version",
     ],
-)
+)  # fmt: skip
 def test_what_is_too_long_or_no_request_is_refused_and_the_connection_ended(
     web: Web, shared_broker: BrokerUnderTest, request_bytes: bytes
 ) -> None:

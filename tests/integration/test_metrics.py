@@ -206,18 +206,9 @@ class Everything(Figures):
 
 
 _LABELS = (
-    "le",
-    "queue",
-    "stream",
-    "subscription",
-    "state",
-    "command",
-    "what",
-    "device",
-    "kind",
-    "version",
+    "le", "queue", "stream", "subscription", "state", "command", "what", "device", "kind", "version",
     "name",
-)
+)  # fmt: skip
 
 
 def test_names_are_as_promtool_wants_them(everything: Scrape) -> None:

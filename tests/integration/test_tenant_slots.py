@@ -174,18 +174,10 @@ def _forward(store: QueueStore, job: Job) -> None:
 @pytest.mark.parametrize(
     "end",
     [
-        _fan_out,
-        _forward,
-        _commit,
-        _complete,
-        _roll_back,
-        _reject,
-        _release,
-        _reclaim,
-        _reclaim_dead,
+        _fan_out, _forward, _commit, _complete, _roll_back, _reject, _release, _reclaim, _reclaim_dead,
         _lose_its_owner,
     ],
-)
+)  # fmt: skip
 def test_whatever_ends_a_reservation_frees_its_slot(mail: QueueStore, end: Any) -> None:
     mail.reconfigure(MOST._replace(tenant_max_running=1))
     push(mail, acme=1)

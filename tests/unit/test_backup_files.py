@@ -4,9 +4,10 @@ import fcntl
 import gzip
 import stat
 import tarfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 import bson
 import pytest
@@ -22,20 +23,20 @@ FILE: Final = "dump/sluicemq/queue.mail.bson.gz"
 MOMENT: Final = 1_795_672_140.0
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[ArchiveWriter]:
+    with path.open("xb+") as file, closing(ArchiveWriter(file, MOMENT)) as writer:
+        yield writer
+
+
 def written(path: Path) -> Path:
-    with path.open("xb+") as file:
-        write(file)
+    with writing(path) as writer:
+        with writer.adding(FILE) as take:
+            for at in range(0, 50, 10):
+                take(b"".join(JOBS[at : at + 10]))
+        writer.add("dump/sluicemq/queue.mail.metadata.json.gz", b"{}")
+        writer.end(ABOUT)
     return path
-
-
-def write(file: BinaryIO) -> None:
-    writer = ArchiveWriter(file, MOMENT)
-    with writer.adding(FILE) as take:
-        for at in range(0, 50, 10):
-            take(b"".join(JOBS[at : at + 10]))
-    writer.add("dump/sluicemq/queue.mail.metadata.json.gz", b"{}")
-    writer.end(ABOUT)
-    writer.close()
 
 
 def test_a_backup_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -61,20 +62,17 @@ def test_names_are_written_as_mongodump_does() -> None:
 
 
 def test_a_file_of_an_empty_collection_is_empty(tmp_path: Path) -> None:
-    with (tmp_path / "a.tar").open("xb+") as file:
-        writer = ArchiveWriter(file, MOMENT)
+    with writing(tmp_path / "a.tar") as writer:
         with writer.adding(FILE):
             pass
         writer.end(ABOUT)
-        writer.close()
     with ArchiveReader(tmp_path / "a.tar") as reader:
         assert list(reader.documents(FILE)) == []
         assert reader.files[FILE].documents == 0
 
 
 def test_what_ends_with_an_error_is_not_in_it(tmp_path: Path) -> None:
-    with (tmp_path / "a.tar").open("xb+") as file:
-        writer = ArchiveWriter(file, MOMENT)
+    with writing(tmp_path / "a.tar") as writer:
         with suppress(KeyError), writer.adding("dump/sluicemq/queue.gone.bson.gz") as take:
             for _ in range(10):
                 take(JOBS[0])
@@ -82,7 +80,6 @@ def test_what_ends_with_an_error_is_not_in_it(tmp_path: Path) -> None:
         with writer.adding(FILE) as take:
             take(JOBS[0])
         writer.end(ABOUT)
-        writer.close()
     with ArchiveReader(tmp_path / "a.tar") as reader:
         assert list(reader.files) == [FILE]
         assert list(reader.documents(FILE)) == JOBS[:1]
@@ -134,19 +131,14 @@ def test_a_manifest_that_somebody_has_changed_is_found(tmp_path: Path) -> None:
 
 def test_a_backup_of_a_later_form_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
-    with path.open("xb+") as file:
-        writer = ArchiveWriter(file, MOMENT)
+    with writing(path) as writer:
         writer.end({"format": 2})
-        writer.close()
     assert "written by a newer SluiceMQ" in problem_of(path)
 
 
 def test_how_far_a_file_is_can_be_told(tmp_path: Path) -> None:
-    with (tmp_path / "a.tar").open("xb+") as file:
-        writer = ArchiveWriter(file, MOMENT)
-        with writer.adding(FILE) as take:
-            done: Filed = take(b"".join(JOBS[:7]))
-        writer.close()
+    with writing(tmp_path / "a.tar") as writer, writer.adding(FILE) as take:
+        done: Filed = take(b"".join(JOBS[:7]))
     assert (done.documents, done.bytes) == (7, 7 * len(JOBS[0]))
 
 

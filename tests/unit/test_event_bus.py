@@ -58,6 +58,12 @@ class BusRig:
             self.bus.on(kind, self.heard.append)
         self.channel: Channel = self.bus.channel("sluicemq")
 
+    def listen(self) -> None:
+        """Begin to listen, and forget that everything is to be looked at."""
+        self.bus.start(["sluicemq"])
+        come_to_rest()
+        self.heard.clear()
+
     def announce(self, *events: BusEvent) -> None:
         for event in events:
             self.channel.announce(event)
@@ -172,9 +178,7 @@ def test_the_only_segment_within_a_window_is_told_at_its_end(rig: BusRig) -> Non
 
 def test_a_segment_is_heard_with_its_data_and_counts_with_its_event(rig: BusRig) -> None:
     rig.bus.on(BusKind.SEGMENT, rig.heard.append)
-    rig.bus.start(["sluicemq"])
-    come_to_rest()
-    rig.heard.clear()
+    rig.listen()
     rig.hears(["segment prices 12 1 2 3 a:1 AAE=", "stream prices 12"])
     assert rig.heard == [
         BusEvent(BusKind.SEGMENT, "prices", 12, "1 2 3 a:1 AAE="),
@@ -187,9 +191,7 @@ def test_a_segment_goes_and_comes_through_the_store_alone(rig: BusRig) -> None:
     # Given a Redis, where another system may have a stream of this name
     rig.transport.in_store = False
     rig.bus.on(BusKind.SEGMENT, rig.heard.append)
-    rig.bus.start(["sluicemq"])
-    come_to_rest()
-    rig.heard.clear()
+    rig.listen()
     rig.hears(["segment prices 12 1 2 3 a:1 AAE=", "stream prices 12"])
     rig.announce(BusEvent(BusKind.STREAM, "orders", 7, "data"))
     assert rig.heard == [BusEvent(BusKind.STREAM, "prices", 12)]
@@ -197,10 +199,8 @@ def test_a_segment_goes_and_comes_through_the_store_alone(rig: BusRig) -> None:
 
 
 def test_what_others_tell_is_done(rig: BusRig) -> None:
-    rig.bus.start(["sluicemq"])
-    come_to_rest()
+    rig.listen()
     assert rig.transport.greetings == [["hello  0"]]
-    rig.heard.clear()
     rig.hears(["ready mail 7", "stream prices 12"])
     assert rig.heard == [MAIL, BusEvent(BusKind.STREAM, "prices", 12)]
     assert rig.counters.values[Count.BUS_HEARD] == 2
@@ -210,9 +210,7 @@ def test_what_others_tell_is_done(rig: BusRig) -> None:
     "line", ["", "ready", "ready mail x", "of a later version", "later mail 1", "a b c d"]
 )
 def test_what_this_version_does_not_know_is_passed_over(rig: BusRig, line: str) -> None:
-    rig.bus.start(["sluicemq"])
-    come_to_rest()
-    rig.heard.clear()
+    rig.listen()
     rig.hears([line, "ready mail 7"])
     assert rig.heard == [MAIL]
 
@@ -226,9 +224,7 @@ def test_who_begins_to_listen_looks_at_everything(rig: BusRig) -> None:
 
 
 def test_who_may_have_missed_something_says_so_and_looks_at_everything(rig: BusRig) -> None:
-    rig.bus.start(["sluicemq"])
-    come_to_rest()
-    rig.heard.clear()
+    rig.listen()
     rig.hears(UnavailableError("the cursor is lost"))
     assert rig.counters.values[Count.BUS_LOST] == 1
     while rig.channel.epoch != 2:

@@ -170,23 +170,18 @@ def without_its_alarm(hands: Hands) -> None:
     hands.time.value += 1.0 + TICK
 
 
-@pytest.mark.parametrize("passes", [at_its_time, without_its_alarm])
-def test_what_expires_while_it_is_staged_goes_to_nobody(passes: Callable[[Hands], None]) -> None:
+@pytest.mark.parametrize(
+    ("passes", "timed"), [(at_its_time, 0), (without_its_alarm, 0), (without_its_alarm, MOST_EXPIRIES)]
+)
+def test_what_expires_while_it_is_staged_goes_to_nobody_though_no_more_expiries_are_timed(
+    passes: Callable[[Hands], None], timed: int
+) -> None:
     # Given a worker that has a job, one more staged for it that expires, and one that doesn't
     hands = Hands()
+    hands.memory.expiries.take(timed)
     hands.insert(with_ttl(1, "at the worker"), with_ttl(1, "staged"), a_job("stays"))
     assert hands.hand.jobs == ["at the worker"]
     passes(hands)
-    hands.commit_one()
-    assert hands.hand.jobs == ["at the worker", "stays"]
-    assert ids(hands.released) == ["staged"]
-
-
-def test_what_expires_while_it_is_staged_goes_to_nobody_though_no_more_expiries_are_timed() -> None:
-    hands = Hands()
-    hands.memory.expiries.take(MOST_EXPIRIES)
-    hands.insert(with_ttl(1, "at the worker"), with_ttl(1, "staged"), a_job("stays"))
-    without_its_alarm(hands)
     hands.commit_one()
     assert hands.hand.jobs == ["at the worker", "stays"]
     assert ids(hands.released) == ["staged"]

@@ -154,6 +154,11 @@ class FrontendRig:
         return lane
 
 
+@pytest.fixture
+def rig() -> FrontendRig:
+    return FrontendRig()
+
+
 def ask(number: int, *job: bytes) -> list[bytes]:
     return [b"routing id", b"%d" % number, b"", *job]
 
@@ -180,8 +185,7 @@ def test_unreadable_messages_on_their_way_close_the_gates_as_jobs_do() -> None:
     assert len(rig.queue.kept) == 10
 
 
-def test_a_probe_is_neither_a_question_nor_counted_as_received() -> None:
-    rig = FrontendRig()
+def test_a_probe_is_neither_a_question_nor_counted_as_received(rig: FrontendRig) -> None:
     lane = rig.asker(rig.frontend(RequestFrontend))
     lane.receive([[b"routing id", b""], [b"routing id", b"7", b""], [b"routing id", b"", b""]])
     assert rig.queue.payloads == [b""]
@@ -200,15 +204,21 @@ def test_a_request_that_fails_the_broker_is_answered_alone(caplog: pytest.LogCap
     assert "nobody foresaw this" in caplog.text
 
 
+def opened(frontend: PushFrontend, who: Caller = ANYBODY) -> Lane:
+    lane: Any = Lane(who)
+    frontend._opened(lane)
+    connected: Lane = lane
+    return connected
+
+
 def eve(permissions: str) -> Caller:
     return Caller(Principal("eve", Permissions.read(permissions)))
 
 
-def test_a_push_into_a_queue_that_its_sender_may_not_fill_is_lost_and_counted() -> None:
-    rig = FrontendRig()
+def test_a_push_into_a_queue_that_its_sender_may_not_fill_is_lost_and_counted(rig: FrontendRig) -> None:
     for permitted, stored in (("push=mail", [b"b"]), ("push=sms", [b"a"])):
-        frontend, lane = rig.frontend(PushFrontend), Lane(eve(permitted))
-        frontend._opened(lane)
+        frontend = rig.frontend(PushFrontend)
+        lane = opened(frontend, eve(permitted))
         lane.receive([[b"sms", b"a"], [b"b"]])
         assert [job.payload for push in rig.queue.pushes for job in push.jobs] == stored
         assert (frontend.lost, lane.blamed) == (1, [False])
@@ -216,8 +226,7 @@ def test_a_push_into_a_queue_that_its_sender_may_not_fill_is_lost_and_counted() 
     assert (rig.counters.values["refused"], rig.counters.values["jobs_refused"]) == (2, 2)
 
 
-def test_a_request_names_the_id_of_its_job_if_it_may_read_or_wants_no_result() -> None:
-    rig = FrontendRig()
+def test_a_request_names_the_id_of_its_job_if_it_may_read_or_wants_no_result(rig: FrontendRig) -> None:
     lane = rig.asker(rig.frontend(RequestFrontend), eve("push=mail"))
     options = (b"", b'{"id": "x"}', b'{"id": "x", "reply": "accepted"}')
     lane.receive([ask(number, b"", option, b"%d" % number) for number, option in enumerate(options)])
@@ -231,22 +240,19 @@ def held(frontend: Any) -> list[int]:
     return [number for mark in marks for number in (mark.count, mark.bytes)]
 
 
-def test_who_waits_for_a_result_is_noted_in_the_job_for_other_brokers() -> None:
-    rig = FrontendRig()
+def test_who_waits_for_a_result_is_noted_in_the_job_for_other_brokers(rig: FrontendRig) -> None:
     lane = rig.asker(rig.frontend(RequestFrontend))
     lane.receive([ask(1, b"a"), ask(2, b"", b'{"reply": "accepted"}', b"b")])
     assert [job.result_wanted for push in rig.queue.pushes for job in push.jobs] == [True, False]
 
 
-def test_a_push_socket_that_fills_a_queue_is_not_read_until_there_is_room() -> None:
+def test_a_push_socket_that_fills_a_queue_is_not_read_until_there_is_room(rig: FrontendRig) -> None:
     # Given a queue for two jobs
-    rig = FrontendRig()
     queue, ended = rig.queue, [0]
     queue.capacity = Capacity(
         "mail", QueueSettings(max_ready=2), lambda: Flow(len(queue.payloads), 0, *ended)
     )
-    pusher = Lane()
-    rig.frontend(PushFrontend)._opened(pusher)
+    pusher = opened(rig.frontend(PushFrontend))
     pusher.receive([[b"first"]])
     assert not pusher.paused
     pusher.receive([[b"second"], [b"third"]])
@@ -258,16 +264,14 @@ def test_a_push_socket_that_fills_a_queue_is_not_read_until_there_is_room() -> N
 
 def test_who_sends_what_can_not_be_read_is_blamed_and_who_can_not_help_it_is_not_for_malformed() -> None:
     rig = FrontendRig()
-    asker, pusher = rig.asker(rig.frontend(RequestFrontend)), Lane()
-    rig.frontend(PushFrontend)._opened(pusher)
+    asker, pusher = rig.asker(rig.frontend(RequestFrontend)), opened(rig.frontend(PushFrontend))
     for lane in (asker, pusher):
         lane.receive([ask(1, b"", b"{", b"x"), ask(2, b"broken", b"x"), ask(3, b"x")])
     assert asker.blamed == [True, False]
     assert pusher.blamed == [True] * 3  # five frames are no job, for one who sends no envelope
 
 
-def test_askers_that_have_gone_count_no_more() -> None:
-    rig = FrontendRig()
+def test_askers_that_have_gone_count_no_more(rig: FrontendRig) -> None:
     frontend = rig.frontend(RequestFrontend)
     gone = rig.asker(frontend)
     gone.receive([ask(1, b"a"), ask(2, b"b")])
@@ -278,8 +282,7 @@ def test_askers_that_have_gone_count_no_more() -> None:
     assert rig.counters.values["askers_gone"] == 2
 
 
-def test_who_waits_for_many_results_is_not_read_and_others_are() -> None:
-    rig = FrontendRig()
+def test_who_waits_for_many_results_is_not_read_and_others_are(rig: FrontendRig) -> None:
     frontend = rig.frontend(RequestFrontend)
     greedy, honest = rig.asker(frontend), rig.asker(frontend)
     greedy.receive([ask(number, b"a") for number in range(1000)])
@@ -327,8 +330,7 @@ def test_at_the_bound_of_all_questions_those_who_have_none_are_heard_and_accepte
     assert rig.counters.values["refused"] == 1
 
 
-def test_an_answer_to_an_asker_that_has_gone_is_not_counted_again() -> None:
-    rig = FrontendRig()
+def test_an_answer_to_an_asker_that_has_gone_is_not_counted_again(rig: FrontendRig) -> None:
     frontend = rig.frontend(RequestFrontend)
     gone, there = rig.asker(frontend), rig.asker(frontend)
     gone.receive([ask(1, b"a")])
@@ -344,8 +346,7 @@ def test_an_answer_to_an_asker_that_has_gone_is_not_counted_again() -> None:
     assert len(there.sent) == 1
 
 
-def test_an_asker_that_reads_no_answers_is_not_read_until_it_does() -> None:
-    rig = FrontendRig()
+def test_an_asker_that_reads_no_answers_is_not_read_until_it_does(rig: FrontendRig) -> None:
     lane = rig.asker(rig.frontend(RequestFrontend))
     lane.blocked = True
     lane.receive([ask(number, b"broken", b"x") for number in range(MOST_UNREAD)])
@@ -369,8 +370,7 @@ def test_a_large_answer_that_does_not_fit_beside_what_is_unread_is_an_error_and_
     assert small[-1] == bytes(1000)
 
 
-def test_a_question_under_way_keeps_no_payload_in_memory() -> None:
-    rig = FrontendRig()
+def test_a_question_under_way_keeps_no_payload_in_memory(rig: FrontendRig) -> None:
     lane = rig.asker(rig.frontend(RequestFrontend))
     lane.receive([ask(1, bytes(10_000))])
     (answer,) = rig.queue.waiting.values()
@@ -398,11 +398,8 @@ class ManyQueues(Queues):
 def test_who_has_nothing_on_its_way_to_a_queue_that_stores_nothing_is_read() -> None:
     rig = FrontendRig(hwm=100)
     rig.queues = queues = ManyQueues()
-    frontend = rig.frontend(PushFrontend)
-    frontend.doors = DoorGroup([Door()])  # type: ignore[list-item]
-    honest, sick = Lane(), Lane()
-    for lane in (honest, sick):
-        frontend._opened(lane)
+    frontend = push_frontend(rig, Door())
+    honest, sick = (opened(frontend) for _ in range(2))
     honest.receive([[b"sick", b"a"]])
     queues.by_name["sick"].pushes.pop().on_stored({}, {})
 
@@ -419,12 +416,8 @@ def test_who_has_nothing_on_its_way_to_a_queue_that_stores_nothing_is_read() -> 
 def test_a_queue_that_stores_nothing_holds_back_those_who_push_to_it_and_nobody_else() -> None:
     rig = FrontendRig(hwm=100)
     rig.queues = queues = ManyQueues()
-    frontend = rig.frontend(PushFrontend)
-    frontend.doors = DoorGroup([Door()])  # type: ignore[list-item]
-    lanes = [Lane() for _ in range(9)]
-    for lane in lanes:
-        frontend._opened(lane)
-    sick, well = lanes[:8], lanes[8]
+    frontend = push_frontend(rig, Door())
+    *sick, well = (opened(frontend) for _ in range(9))
 
     for number in range(100):
         if not sick[number % 8].paused:
@@ -476,8 +469,7 @@ def push_frontend(rig: FrontendRig, door: Door) -> PushFrontend:
     return frontend
 
 
-def test_a_push_door_is_not_read_while_intake_of_its_queue_is_paused(door: Door) -> None:
-    rig = FrontendRig()
+def test_a_push_door_is_not_read_while_intake_of_its_queue_is_paused(rig: FrontendRig, door: Door) -> None:
     frontend = push_frontend(rig, door)
     rig.queue.pause(wire.INTAKE)
     frontend.start()
@@ -520,8 +512,7 @@ def test_a_push_door_is_read_to_its_end_by_a_broker_that_stops_though_intake_is_
     assert rig.queue.payloads == [b"last"]
 
 
-def test_a_request_to_a_paused_queue_is_refused_at_once_and_counted() -> None:
-    rig = FrontendRig()
+def test_a_request_to_a_paused_queue_is_refused_at_once_and_counted(rig: FrontendRig) -> None:
     lane = rig.asker(rig.frontend(RequestFrontend))
     rig.queue.pause(wire.INTAKE)
     lane.receive([ask(1, b"a"), ask(2, b"b")])

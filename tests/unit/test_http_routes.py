@@ -25,77 +25,31 @@ from sluicemq_devices.sockets import Outgoing
 #: Names in the paths of these tests.
 NAMES = {"stream": "mail", "queue": "mail", "subject": "queue", "name": "mail", "task_id": "t", "job_id": "j"}
 QUEUE = f"{BASE}/queues/{{queue}}"
-JOB = f"{QUEUE}/jobs/{{job_id}}"
 SCHEDULE = f"{BASE}/schedules/{{name}}"
-#: What must be permitted for each path; None: whoever got in may ask.
-WANTED: dict[str, Action | None] = {
-    **dict.fromkeys(
-        [
-            *(
-                "/metrics",
-                f"{BASE}/openapi.json",
-                f"{BASE}/queues",
-                f"{BASE}/workers",
-                f"{BASE}/kinds",
-                f"{BASE}/workers/quiet",
-                f"{BASE}/workers/stop",
-                f"{BASE}/errors",
-                f"{BASE}/find",
-                f"{BASE}/schedules",
-            ),
-            *(
-                f"{BASE}/operations",
-                f"{BASE}/recent",
-                f"{BASE}/incidents",
-                f"{BASE}/streams",
-                f"{BASE}/overview",
-            ),
-            *(f"{BASE}/live", f"{BASE}/token", f"{BASE}/logout", f"{BASE}/me"),
-        ]
-    ),
-    **dict.fromkeys([f"{BASE}/broker", f"{BASE}/brokers", f"{BASE}/devices"], Action.OPERATE),
-    f"{BASE}/audit": Action.OPERATE,
-    f"{BASE}/kept": Action.OPERATE,
-    f"{QUEUE}/push": Action.PUSH,
-    f"{BASE}/streams/{{stream}}/messages": Action.SUBSCRIBE,
-    f"{BASE}/streams/{{stream}}/subscriptions/{{name}}/seek": Action.MANAGE,
-    SCHEDULE: Action.MANAGE,
-    f"{BASE}/operations/{{task_id}}": Action.MANAGE,
-    f"{BASE}/operations/{{task_id}}/cancel": Action.MANAGE,
-    **dict.fromkeys(
-        [
-            *(
-                QUEUE,
-                f"{QUEUE}/backlog",
-                f"{QUEUE}/settings",
-                f"{QUEUE}/jobs",
-                f"{QUEUE}/ended",
-                JOB,
-                f"{JOB}/payload",
-            ),
-            *(f"{QUEUE}/dead-letters", f"{QUEUE}/dead-letters/count", f"{QUEUE}/dead-letters/reasons"),
-            f"{QUEUE}/dead-letters/export",
-            *(f"{BASE}/history/{{subject}}/{{name}}", f"{BASE}/series/{{subject}}/{{name}}"),
-        ],
-        Action.READ,
-    ),
-    **dict.fromkeys(
-        [
-            *(
-                f"{QUEUE}/pause",
-                f"{QUEUE}/resume",
-                f"{QUEUE}/settings/set",
-                f"{QUEUE}/settings/unset",
-                f"{QUEUE}/purge",
-                f"{QUEUE}/delete",
-            ),
-            *(f"{QUEUE}/dead-letters/redrive", f"{QUEUE}/dead-letters/discard"),
-            *(f"{JOB}/redrive", f"{JOB}/promote", f"{JOB}/cancel", f"{JOB}/delete", f"{JOB}/change"),
-            *(f"{SCHEDULE}/{act}" for act in ("add", "delete", "pause", "resume", "run")),
-        ],
-        Action.MANAGE,
-    ),
+#: Paths below :data:`BASE` by what must be permitted for each; None: whoever got in may ask.
+PATHS: dict[Action | None, str] = {
+    None: """
+        /openapi.json /queues /workers /kinds /workers/quiet /workers/stop /errors /find /schedules
+        /operations /recent /incidents /streams /overview /live /token /logout /me""",
+    Action.OPERATE: "/broker /brokers /devices /audit /kept",
+    Action.PUSH: "QUEUE/push",
+    Action.SUBSCRIBE: "/streams/{stream}/messages",
+    Action.READ: """
+        QUEUE QUEUE/backlog QUEUE/settings QUEUE/jobs QUEUE/ended JOB JOB/payload QUEUE/dead-letters
+        QUEUE/dead-letters/count QUEUE/dead-letters/reasons QUEUE/dead-letters/export
+        /history/{subject}/{name} /series/{subject}/{name}""",
+    Action.MANAGE: """
+        /streams/{stream}/subscriptions/{name}/seek /schedules/{name} /operations/{task_id}
+        /operations/{task_id}/cancel QUEUE/pause QUEUE/resume QUEUE/settings/set QUEUE/settings/unset
+        QUEUE/purge QUEUE/delete QUEUE/dead-letters/redrive QUEUE/dead-letters/discard
+        JOB/redrive JOB/promote JOB/cancel JOB/delete JOB/change /schedules/{name}/add
+        /schedules/{name}/delete /schedules/{name}/pause /schedules/{name}/resume /schedules/{name}/run""",
 }
+WANTED = {
+    BASE + path.replace("JOB", "QUEUE/jobs/{job_id}").replace("QUEUE", "/queues/{queue}"): action
+    for action, paths in PATHS.items()
+    for path in paths.split()
+} | {"/metrics": None}
 OPEN = {"/", "/healthz", "/readyz", f"{BASE}/login"}
 CHANGES = {"pause", "resume", "set", "unset", "purge", "redrive", "delete"}
 CHANGES |= {"promote", "cancel", "run", "token", "discard", "change", "add", "quiet", "stop", "push", "seek"}

@@ -75,24 +75,17 @@ def test_a_job_is_not_inserted_reserved_past_one_being_stored_ready(empty: Dispa
     assert empty.admitted(a_job()) == []
 
 
-def test_pushes_that_become_durable_out_of_order_go_out_in_the_order_of_acceptance(rig: DispatchRig) -> None:
+@pytest.mark.parametrize("durable", [3, 0])
+def test_pushes_that_become_durable_out_of_order_go_out_in_the_order_of_acceptance_or_without_the_first(
+    rig: DispatchRig, durable: int
+) -> None:
     worker = rig.worker(prefetch=10)
     first, second = some_jobs(3), some_jobs(3)
     earlier, later = rig.admit(*first), rig.admit(*second)
     rig.arrived(later, second)
-    early = list(worker.jobs)
-    rig.arrived(earlier, first)
-    assert early == []
-    assert worker.jobs == ids(first + second)
-
-
-def test_a_push_that_failed_does_not_hold_up_the_next(rig: DispatchRig) -> None:
-    worker = rig.worker(prefetch=10)
-    first, second = some_jobs(3), some_jobs(3)
-    earlier, later = rig.admit(*first), rig.admit(*second)
-    rig.arrived(later, second)
-    rig.arrived(earlier, [])
-    assert worker.jobs == ids(second)
+    assert worker.jobs == []
+    rig.arrived(earlier, first[:durable])
+    assert worker.jobs == ids(first[:durable] + second)
     assert rig.scheduler.ledger.expected == 0
 
 

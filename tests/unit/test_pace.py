@@ -11,15 +11,19 @@ def timer() -> VirtualTime:
     return VirtualTime()
 
 
-def test_a_quarter_of_a_second_of_work_is_held_within_bounds(timer: VirtualTime) -> None:
-    pace = Pace()
+def work(pace: Pace, timer: VirtualTime, count: int = 500) -> None:
+    """Workers end so many jobs within a twentieth of a second."""
     pace.begin(timer.now())
     timer.passes(0.05)
-    pace.ended(500, timer.now())
+    pace.ended(count, timer.now())
+
+
+def test_a_quarter_of_a_second_of_work_is_held_within_bounds(timer: VirtualTime) -> None:
+    pace = Pace()
+    work(pace, timer)
     assert pace.rate == pytest.approx(10_000)
     assert pace.appetite == 2_500
-    timer.passes(0.05)
-    pace.ended(50_000, timer.now())
+    work(pace, timer, 50_000)
     assert pace.appetite == LARGEST
 
 
@@ -38,14 +42,10 @@ def test_workers_that_have_jobs_and_end_none_are_slow_and_idle_ones_unknown(time
 def test_time_in_which_workers_had_no_jobs_is_not_counted(timer: VirtualTime) -> None:
     # Given: fast workers that were kept waiting
     pace = Pace()
-    pace.begin(timer.now())
-    timer.passes(0.05)
-    pace.ended(500, timer.now())
+    work(pace, timer)
     pace.rest(timer.now())
     timer.passes(10.0)
-    pace.begin(timer.now())
-    timer.passes(0.05)
-    pace.ended(500, timer.now())
+    work(pace, timer)
     assert pace.rate == pytest.approx(10_000)
 
 
@@ -76,15 +76,12 @@ def test_beside_other_brokers_no_more_is_held_than_lasts_until_the_next_claim(ti
     assert pace.appetite == UNKNOWN
     pace.share(shared=True)
     assert pace.appetite == FEW
-    pace.begin(timer.now())
-    timer.passes(0.05)
-    pace.ended(500, timer.now())
+    work(pace, timer)
     assert pace.appetite == 500
     # When claims take long
     for took, held in ((0.06, 1_200), (1.0, 2_500)):
         pace.claim_took(took)
-        timer.passes(0.05)
-        pace.ended(500, timer.now())
+        work(pace, timer)
         assert pace.appetite == held
     # When the others have gone
     pace.share(shared=False)

@@ -71,7 +71,6 @@ def test_a_principal_is_found_by_each_of_its_keys() -> None:
 
 
 def test_a_name_in_both_places_is_that_of_the_file_and_so_is_a_key(caplog: pytest.LogCaptureFixture) -> None:
-    """The file holds, which is logged; once it is gone from there the other one holds."""
     known = Principals()
     of_file = {"mailer": PrincipalSettings(keys=(encode(KEY),), permissions=PUSH)}
     known.use_file(of_file)
@@ -96,7 +95,6 @@ def test_a_name_in_both_places_is_that_of_the_file_and_so_is_a_key(caplog: pytes
 
 
 def test_a_change_is_one_of_the_principal_that_callers_have() -> None:
-    """Permissions change for connections that are open; a removed key, or principal, is no longer known."""
     known = Principals()
     record = PrincipalRecord(
         name="mailer", keys=(public_key_of(encode(KEY)), public_key_of(encode(OTHER))), permissions=PUSH
@@ -147,7 +145,6 @@ def test_there_are_logins_while_anybody_has_a_token_or_a_password() -> None:
 
 
 def test_they_are_listed_in_pages_by_name() -> None:
-    """A list goes on behind the last name of the one before."""
     known = Principals()
     known.use_stored([PrincipalRecord(name=name) for name in ("d", "a", "c")])
     known.use_file({"b": PrincipalSettings(permissions=PUSH)})
@@ -156,13 +153,11 @@ def test_they_are_listed_in_pages_by_name() -> None:
 
 
 def holder(known: Principals, key: bytes) -> str | None:
-    """Return the name of the principal with this key."""
     found = known.by_public_key(key)
     return found.principal.name if found else None
 
 
 def caller_of(known: Principals, key: bytes) -> Caller:
-    """Return a caller that shows this key."""
     found = known.by_public_key(key)
     assert found is not None
     return Caller(found.principal, key=found.key)
@@ -177,10 +172,11 @@ class FaultyStore:
         self.away = False
         self.revision = 0
 
-    def put(self, name: str, *, removed: bool = False) -> None:
-        self.revision += 1
-        self.records = [record for record in self.records if record.name != name]
-        self.records.append(PrincipalRecord(name=name, revision=self.revision, removed=removed))
+    def put(self, *names: str, removed: bool = False) -> None:
+        for name in names:
+            self.revision += 1
+            self.records = [record for record in self.records if record.name != name]
+            self.records.append(PrincipalRecord(name=name, revision=self.revision, removed=removed))
 
     def prepare(self) -> None:
         pass
@@ -227,10 +223,13 @@ class Broker:
         self.changes += 1
 
 
-def test_only_what_is_newer_is_read_and_only_changes_are_reported() -> None:
-    broker = Broker()
-    broker.store.put("a")
-    broker.store.put("b")
+@pytest.fixture
+def broker() -> Broker:
+    return Broker()
+
+
+def test_only_what_is_newer_is_read_and_only_changes_are_reported(broker: Broker) -> None:
+    broker.store.put("a", "b")
     broker.shared.prepare()
     broker.shared.follow()
     broker.store.put("b", removed=True)
@@ -240,8 +239,7 @@ def test_only_what_is_newer_is_read_and_only_changes_are_reported() -> None:
     assert broker.changes == 2, "at the start, and for the removal"
 
 
-def test_the_principals_that_were_read_last_hold_while_mongodb_is_away() -> None:
-    broker = Broker()
+def test_the_principals_that_were_read_last_hold_while_mongodb_is_away(broker: Broker) -> None:
     broker.store.put("a")
     broker.shared.prepare()
     broker.store.away = True
@@ -260,10 +258,8 @@ def test_the_principals_that_were_read_last_hold_while_mongodb_is_away() -> None
     assert broker.names == ["a", "b"]
 
 
-def test_after_a_long_absence_all_are_read_as_removals_are_forgotten() -> None:
-    broker = Broker()
-    broker.store.put("a")
-    broker.store.put("b")
+def test_after_a_long_absence_all_are_read_as_removals_are_forgotten(broker: Broker) -> None:
+    broker.store.put("a", "b")
     broker.shared.prepare()
     del broker.store.records[0]  # removed, and MongoDB has forgotten that
     broker.shared.follow()
@@ -274,16 +270,14 @@ def test_after_a_long_absence_all_are_read_as_removals_are_forgotten() -> None:
     assert broker.store.read_from == [None, 2, None]
 
 
-def test_a_change_holds_here_before_it_is_answered_and_other_brokers_hear_of_it() -> None:
-    broker = Broker()
+def test_a_change_holds_here_before_it_is_answered_and_other_brokers_hear_of_it(broker: Broker) -> None:
     broker.shared.prepare()
     broker.shared.change("a", lambda before: before, 0.0, keep_operator=False)
     assert broker.names == ["a"]
     assert broker.told == [BusEvent(BusKind.PRINCIPALS)]
 
 
-def test_a_change_is_answered_although_mongodb_goes_away_behind_it() -> None:
-    broker = Broker()
+def test_a_change_is_answered_although_mongodb_goes_away_behind_it(broker: Broker) -> None:
     broker.shared.prepare()
     broker.store.away = True
     changed = broker.shared.change("a", lambda before: before, 0.0, keep_operator=False)
@@ -294,8 +288,7 @@ def test_a_change_is_answered_although_mongodb_goes_away_behind_it() -> None:
     assert broker.names == ["a"]
 
 
-def test_a_broker_alone_reports_to_nobody() -> None:
-    broker = Broker()
+def test_a_broker_alone_reports_to_nobody(broker: Broker) -> None:
     alone = SharedPrincipals(cast("PrincipalStore", broker.store), broker.known, silent, broker.counters)
     alone.prepare()
     alone.change("a", lambda before: before, 0.0, keep_operator=False)

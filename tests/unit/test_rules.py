@@ -37,27 +37,9 @@ SPANS = {
     "1h0.5s": 3600.5, " 5m ": 300.0,
 }  # fmt: skip
 NO_SPANS = [
-    "",
-    " ",
-    "s",
-    "5x",
-    "5 m",
-    "30m1h",
-    "1m1m",
-    "1h30",
-    "5M",
-    "1_0",
-    "1,5",
-    "nan",
-    "inf",
-    "infinity",
-    "0x10",
-    "five",
-    "5m!",
-    "٣s",
-    "1.s",
-    "\ud800",
-]
+    "", " ", "s", "5x", "5 m", "30m1h", "1m1m", "1h30", "5M", "1_0", "1,5", "nan", "inf", "infinity",
+    "0x10", "five", "5m!", "٣s", "1.s", "\ud800",
+]  # fmt: skip
 #: No option, and no setting, may be one of these numbers, however they come.
 NO_NUMBERS: list[Any] = [math.nan, math.inf, -math.inf, -1, -0.001, 1e308, 10**400, -(10**400), True, False]
 DELAY = OPTIONS["delay"].rule

@@ -104,7 +104,9 @@ def test_everybody_may_read_a_secret_of_a_container(tmp_path: Path) -> None:
         read_secret(tmp_path / "secret", "file", lambda _descriptor: found)
 
 
-def configured(folder: Path, broker: Mapping[str, str], environ: Mapping[str, str] | None = None) -> Config:
+def configured(
+    folder: Path, broker: Mapping[str, object], environ: Mapping[str, str] | None = None
+) -> Config:
     file = folder / "broker.toml"
     file.write_text("[broker]\n" + "".join(f"{key} = '{value}'\n" for key, value in broker.items()))
     return load(file, environ or {}, {})
@@ -129,11 +131,8 @@ def made(tmp_path: Path) -> Certificate:
 
 def problem(tmp_path: Path, **settings: Path | str) -> str:
     """What is wrong with these settings of [broker]; empty: nothing."""
-    file = tmp_path / "broker.toml"
-    lines = [f'{name} = "{value}"' for name, value in settings.items()]
-    file.write_text("\n".join(["[broker]", *lines]))
     try:
-        load(file, {}, {})
+        configured(tmp_path, settings)
     except ConfigError as error:
         return "; ".join(str(found) for found in error.problems)
     return ""

@@ -31,7 +31,6 @@ def test_nothing_is_needed_without_a_table(tmp_path: Path) -> None:
 
 
 def test_a_door_goes_over_its_device_and_a_device_over_the_table(tmp_path: Path) -> None:
-    """Each door has its own settings, then those of its device, then those of [security]."""
     config = read(
         tmp_path,
         f"""
@@ -91,7 +90,6 @@ def test_anonymous_clients_may_do_all_only_where_nothing_but_null_is_spoken(
 
 
 def test_principals_have_keys_passwords_tokens_and_permissions(tmp_path: Path) -> None:
-    """A principal of the file is read with all that it may have."""
     config = read(
         tmp_path,
         f"""
@@ -116,7 +114,6 @@ def test_principals_have_keys_passwords_tokens_and_permissions(tmp_path: Path) -
 
 
 def test_what_is_shown_can_be_read_back_but_for_hashes_of_passwords(tmp_path: Path) -> None:
-    """``config check`` shows security as TOML and as JSON, without the hash of a password."""
     toml = f"""
         [security]
         mechanism = ["null", "curve"]
@@ -193,7 +190,6 @@ def test_what_is_shown_can_be_read_back_but_for_hashes_of_passwords(tmp_path: Pa
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, toml: str, complaint: str) -> None:
-    """An error names the table, the key or the door, and what was expected there."""
     with pytest.raises(ConfigError) as refused:
         read(tmp_path, toml)
     assert complaint in str(refused.value)
@@ -219,7 +215,6 @@ def test_a_wrong_value_that_may_be_a_secret_is_not_repeated(tmp_path: Path, key:
 
 
 def test_a_running_broker_takes_principals_anonymous_and_keys(tmp_path: Path) -> None:
-    """SIGHUP takes principals, ``anonymous``, ``mechanism``, ``allow_plain`` and the key file."""
     path = keys(tmp_path)
     toml = f'[security]\nmechanism = "curve"\nsecret_key_file = "{path}"\n'
     old = read(tmp_path, f'{toml}[security.principals.a]\npermissions = "all"')
@@ -309,7 +304,6 @@ def test_a_key_file_that_can_not_be_read_is_one_problem(tmp_path: Path) -> None:
 
 
 def test_a_door_with_a_table_is_an_endpoint(tmp_path: Path) -> None:
-    """All that knows endpoints knows doors with settings."""
     config = read(tmp_path, '[broker]\nendpoint = { endpoint = "@tcp://127.0.0.1:7000", anonymous = "all" }')
     endpoint = config.broker.endpoint
     assert isinstance(endpoint, Door)
@@ -318,12 +312,10 @@ def test_a_door_with_a_table_is_an_endpoint(tmp_path: Path) -> None:
 
 
 def rules_of(config: Config) -> set[DoorRule]:
-    """Return the rules of all doors."""
     return {rule_of(config.security, end, device) for _place, end, device in config.doors}
 
 
 def keys(folder: Path) -> Path:
-    """Return a new key file."""
     path = folder / "broker.key"
     if not path.exists():
         write_key_file(path, KeyPair(bytes(32), bytes(range(32))))
@@ -331,7 +323,6 @@ def keys(folder: Path) -> Path:
 
 
 def read(folder: Path, toml: str) -> Config:
-    """Return the configuration of a file with this text."""
     file = folder / "sluicemq.toml"
     file.write_text(toml)
     return load(file, {}, {})

@@ -132,13 +132,15 @@ def lane() -> Lane:
 
 @pytest.fixture
 def session(lane: Lane, time: VirtualTime) -> Session:
-    nobody: Any = None
-    queues: Any = Broken()
-    settings, maker = BrokerSettings(), JobMaker(Clock(), 1 << 20)
-    services = Services(settings, Counters(), Switchboard(), queues, maker, time, Security(Counters()))
-    door = SessionDoor(services, nobody)
     client: Any = lane
-    return Session(door, client)
+    return Session(door_of(Broken(), time), client)
+
+
+def door_of(queues: Any, time: VirtualTime, **settings: Any) -> SessionDoor:
+    nobody: Any = None
+    maker, broker = JobMaker(Clock(), 1 << 20), BrokerSettings(**settings)
+    services = Services(broker, Counters(), Switchboard(), queues, maker, time, Security(Counters()))
+    return SessionDoor(services, nobody)
 
 
 @pytest.fixture
@@ -312,18 +314,9 @@ class ManyQueues(dict[str, NotingQueue]):
 
 def test_a_queue_that_stores_nothing_holds_back_those_who_push_to_it_and_nobody_else() -> None:
     # Given eight that push to a queue that MongoDB does not take, until they are read no more
-    nobody: Any = None
     queues: Any = ManyQueues()
-    settings, maker = BrokerSettings(hwm=10_000), JobMaker(Clock(), 1 << 20)
-    services = Services(
-        settings, Counters(), Switchboard(), queues, maker, VirtualTime(), Security(Counters())
-    )
-    door = SessionDoor(services, nobody)
-    lanes = [Lane() for _ in range(9)]
-    for peer in lanes:
-        client: Any = peer
-        door.sessions.add(Session(door, client))
-    *sick, well = lanes
+    door = door_of(queues, VirtualTime(), hwm=10_000)
+    *sick, well = lanes = [of(door, Lane()) for _ in range(9)]
     jobs = [[None, b"work", None]] * 1000
     for number in range(100):
         if not sick[number % 8].is_paused:
@@ -347,17 +340,9 @@ def test_a_queue_that_stores_nothing_holds_back_those_who_push_to_it_and_nobody_
 
 def test_who_has_nothing_on_its_way_to_a_queue_that_stores_nothing_is_read() -> None:
     # Given one that has pushed to a queue before, and was confirmed
-    nobody: Any = None
     queues: Any = ManyQueues()
-    settings, maker = BrokerSettings(hwm=10_000), JobMaker(Clock(), 1 << 20)
-    door = SessionDoor(
-        Services(settings, Counters(), Switchboard(), queues, maker, VirtualTime(), Security(Counters())),
-        nobody,
-    )
-    honest, sick = Lane(), Lane()
-    for peer in (honest, sick):
-        client: Any = peer
-        door.sessions.add(Session(door, client))
+    door = door_of(queues, VirtualTime(), hwm=10_000)
+    honest, sick = (of(door, Lane()) for _ in range(2))
     jobs = [[None, b"work", None]] * 1000
     honest.receive([wire.encode(wire.PUSH, 1, "sick", jobs[:1])])
     queues["sick"].pushes.pop().on_stored({}, ())
@@ -570,6 +555,6 @@ def connects(lane: Lane, connection: int) -> None:
 
 def of(door: SessionDoor, lane: Any) -> Lane:
     """Return the lane of a new session."""
-    Session(door, lane)
+    door.sessions.add(Session(door, lane))
     found: Lane = lane
     return found

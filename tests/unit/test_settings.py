@@ -301,22 +301,18 @@ def test_files_that_say_one_thing_do_not_differ() -> None:
     assert found(a=ALIKE) == []
 
 
-def test_a_value_that_one_file_has_and_another_has_not_is_the_default_there() -> None:
-    other = {**ALIKE, "mail": {"max_attempts": 7}}
-    assert found(a=ALIKE, b=other) == [("mail", "ttl", {"a": 60.0, "b": None})]
-
-
-def test_a_queue_without_a_table_has_what_holds_for_all() -> None:
-    assert found(a=ALIKE, b={"*": {"max_attempts": 7}}) == [("mail", "ttl", {"a": 60.0, "b": None})]
-
-
-def test_what_differs_for_all_queues_is_said_once() -> None:
-    other = {"*": {}, "mail": {"ttl": 60.0}}
-    assert found(a=ALIKE, b=other) == [("*", "max_attempts", {"a": 7, "b": 13})]
-
-
-def test_a_key_of_another_version_differs_too() -> None:
-    assert found(a={"*": {"new": 1}}, b={"*": {}}) == [("*", "new", {"a": 1, "b": None})]
+@pytest.mark.parametrize(
+    ("other", "key", "theirs"),
+    [
+        ({**ALIKE, "mail": {"max_attempts": 7}}, ("mail", "ttl"), None),  # the default
+        ({"*": {"max_attempts": 7}}, ("mail", "ttl"), None),  # what holds for all
+        ({"*": {}, "mail": {"ttl": 60.0}}, ("*", "max_attempts"), 13),  # of all queues it is said once
+        ({"*": {"max_attempts": 7, "new": 1}, "mail": ALIKE["mail"]}, ("*", "new"), 1),  # of another version
+    ],
+)
+def test_what_differs_is_told_with_the_value_of_each(other: Any, key: tuple[str, str], theirs: Any) -> None:
+    ours = {**ALIKE["*"], **ALIKE["mail"]}.get(key[1])
+    assert found(a=ALIKE, b=other) == [(*key, {"a": ours, "b": theirs})]
 
 
 def test_ten_thousand_queues_of_which_one_differs() -> None:

@@ -209,20 +209,9 @@ def test_a_job_that_somebody_waits_for_is_kept_for_a_while_if_that_is_at_another
     assert [done.job.remember for done in rig.store.finished] == kept
 
 
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize(
-    ("settings", "most"),
-    [
-        ({}, None),
-        ({"remember": 9.0}, MAX_JOB_BYTES),
-        ({"keep_done": 9.0, "size": 1000}, MAX_JOB_BYTES - 1000),
-    ],
-)
-def test_a_result_may_be_as_long_as_can_be_kept(settings: dict[str, Any], most: int | None) -> None:
-    for over in (0, 1):
-        rig = SettlingRig(1, **settings)
-        rig.hire()
-        rig.verdict(wire.COMMIT, detail=bytes((most or MAX_JOB_BYTES) + over))
-        refused = most is not None and over
-        assert len(rig.store.rolled_back) == refused
-        assert [type(error) for error in rig.heard[0].values()] == ([TooLargeError] if refused else [])
+def test_a_job_whose_result_has_no_room_is_rolled_back() -> None:
+    rig = SettlingRig(1, remember=9.0)
+    rig.hire()
+    rig.verdict(wire.COMMIT, detail=bytes(MAX_JOB_BYTES + 1))
+    assert len(rig.store.rolled_back) == 1
+    assert rig.answers == [{0: TooLargeError}]

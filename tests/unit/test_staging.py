@@ -10,18 +10,12 @@ from sluicemq_broker.runtime import Budget
 from sluicemq_broker.store import StagedByPriority
 from support.fakes import go_on
 from support.jobs import NOW, a_job, ids
-from unit.dispatch_rig import DispatchRig
+from unit.dispatch_rig import DispatchRig, isolated
 
 
 @pytest.fixture
 def staging() -> Staging:
     return Staging(Budget(1 << 30), StagedByPriority())
-
-
-def isolated(job_id: str, owner: str = "") -> Job:
-    job = a_job(job_id, owner=owner)
-    job.isolated = True
-    return job
 
 
 def test_higher_priority_goes_first_and_inside_one_who_came_first(staging: Staging) -> None:
@@ -83,8 +77,8 @@ def test_what_is_held_under_one_owner_is_dropped_and_the_rest_keeps_its_order(st
             a_job("a", owner="old"),
             a_job("b", owner="new"),
             a_job("c", owner="new", priority=1),
-            isolated("d", "old"),
-            isolated("e", "new"),
+            isolated("d", owner="old"),
+            isolated("e", owner="new"),
         ]
     )
     dropped = staging.drop("old")
