@@ -20,7 +20,7 @@ from sluicemq_broker.queue import Onward
 from sluicemq_broker.queue.plans import Conditions
 from sluicemq_broker.store import RolledBack, Unclear
 from support.fakes import Held
-from support.jobs import some_jobs
+from support.jobs import ids, some_jobs
 from unit.settling_rig import SettlingRig
 
 
@@ -223,6 +223,15 @@ def test_jobs_that_can_not_be_removed_before_they_go_free_the_worker_again() -> 
     assert not rig.held
     assert rig.hand.messages[-1] == []
     assert rig.hand.jobs == []
+
+
+def test_popped_jobs_that_another_broker_has_are_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = SettlingRig(3, pops=True)
+    lost, *ours = ids(rig.store.ready)
+    monkeypatch.setattr(rig.store, "commit", lambda _jobs: {lost: LeaseLostError("gone")})
+    rig.hire()
+    assert rig.hand.jobs == ours
+    assert not rig.held
 
 
 @pytest.mark.parametrize("kind", [wire.COMMIT, wire.REJECT])
