@@ -144,18 +144,12 @@ def test_the_name_of_an_abstract_socket_begins_with_a_zero() -> None:
         ("tcp://127.8.9.1:*", False),
         ("tcp://[::1]:5550", False),
         ("tcp://[::ffff:127.0.0.1]:5550", False),
-        ("tcp://localhost:5550", False),
-        ("tcp://lo:5550", False),
-        ("ipc:///run/jobs", False),
-        (">tcp://192.0.2.1:5550", False),
-        ("tcp://*:5550", True),
-        ("tcp://0.0.0.0:5550", True),
-        ("tcp://[::]:5550", True),
-        ("tcp://192.0.2.1:0", True),
-        ("tcp://eth0:5550", True),
+        ("tcp://localhost:5550", False), ("tcp://lo:5550", False), ("ipc:///run/jobs", False),
+        (">tcp://192.0.2.1:5550", False), ("tcp://*:5550", True), ("tcp://0.0.0.0:5550", True),
+        ("tcp://[::]:5550", True), ("tcp://192.0.2.1:0", True), ("tcp://eth0:5550", True),
         ("tcp://mq.example.com:5550", True),
     ],
-)
+)  # fmt: skip
 def test_an_end_that_other_machines_can_reach_is_known(text: str, *, is_exposed: bool) -> None:
     assert parse_endpoint(text).is_exposed == is_exposed
 

@@ -200,17 +200,9 @@ BAD_ENTRIES: list[Any] = [
     [None, b"work", {"headers": {"n": 2**64 - 1}}],
     [None, b"work", {"headers": msgpack.unpackb(b"\x81\xa1a" + packed_nested(400))}],
     [None, b"work", {"delay": msgpack.unpackb(packed_nested(400))}],
-    ["x" * 129, b"work", None],
-    [7, b"work", None],
-    [b"x", b"work", None],
-    [None, "text", None],
-    [None, b"work", []],
-    [None, b"work"],
-    [None, b"work", None, None],
-    [],
-    "work",
-    None,
-]
+    ["x" * 129, b"work", None], [7, b"work", None], [b"x", b"work", None], [None, "text", None],
+    [None, b"work", []], [None, b"work"], [None, b"work", None, None], [], "work", None,
+]  # fmt: skip
 
 
 def test_bad_jobs_of_the_library_are_refused_by_position_alone(broker: BrokerUnderTest) -> None:

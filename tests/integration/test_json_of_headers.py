@@ -26,21 +26,11 @@ pytestmark = pytest.mark.one_in(4)
 
 #: What a producer gives, and how it stands in JSON.
 OWN: dict[str, Any] = {
-    "nan": math.nan,
-    "infinite": math.inf,
-    "less": [-math.inf, {"deep": math.nan}],
-    "text as bytes": b"abc",
-    "no text": b"\xff\x00",
-    "text": "NaN",
-    "base64": {"base64": "YWJj"},
-    "large": 2**63 - 1,
-    "small": -(2**63),
-    "zero": -0.0,
-    "most": 1e308,
-    "headers": {"payload": b"\x00"},
-    "nothing": None,
-    "umlaut": "ü\u2028\U0001f600",
-}
+    "nan": math.nan, "infinite": math.inf, "less": [-math.inf, {"deep": math.nan}],
+    "text as bytes": b"abc", "no text": b"\xff\x00", "text": "NaN", "base64": {"base64": "YWJj"},
+    "large": 2**63 - 1, "small": -(2**63), "zero": -0.0, "most": 1e308, "headers": {"payload": b"\x00"},
+    "nothing": None, "umlaut": "ü\u2028\U0001f600",
+}  # fmt: skip
 SHOWN: dict[str, Any] = {
     **OWN,
     "nan": {"$float": "NaN"},
@@ -155,17 +145,11 @@ def test_the_library_has_them_as_they_are(jobs: OwnQueue) -> None:
 @pytest.mark.parametrize(
     "own",
     [
-        {"x": msgpack.Timestamp(1)},
-        {"x": msgpack.ExtType(5, b"x")},
-        {"x": 2**63},
-        {"x": 2**64 - 1},
-        {1: 2},
-        {"$bytes": "YWJj"},
-        {"x": {"$float": "NaN"}},
-        {b"x": 1},
+        {"x": msgpack.Timestamp(1)}, {"x": msgpack.ExtType(5, b"x")}, {"x": 2**63}, {"x": 2**64 - 1},
+        {1: 2}, {"$bytes": "YWJj"}, {"x": {"$float": "NaN"}}, {b"x": 1},
     ],
     ids=repr,
-)
+)  # fmt: skip
 def test_what_can_not_be_told_again_is_refused_by_name(full: BrokerUnderTest, asked: str, own: Any) -> None:
     front = full.socket(zmq.REQ, asked)
     front.send_multipart([b"refused", msgpack.packb({"headers": own}), b"x"])

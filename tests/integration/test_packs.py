@@ -103,17 +103,11 @@ def test_packs_have_from_32_to_256_jobs(packs: QueueStore, count: int) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"headers": {"a": 1}},
-        {"eligible_at": NOW + 1},
-        {"expires_at": NOW + 1},
-        {"max_attempts": 7},
-        {"keep_done": 7.0},
-        {"remember": 7.0},
-        {"group": "a"},
-        {"tenant": "a"},
+        {"headers": {"a": 1}}, {"eligible_at": NOW + 1}, {"expires_at": NOW + 1}, {"max_attempts": 7},
+        {"keep_done": 7.0}, {"remember": 7.0}, {"group": "a"}, {"tenant": "a"},
     ],
     ids=lambda fields: next(iter(fields)),
-)
+)  # fmt: skip
 def test_a_job_that_is_not_plain_lies_alone(fields: dict[str, Any]) -> None:
     assert {job.pack for job in made(2 * LEAST, **fields)} == {None}
 

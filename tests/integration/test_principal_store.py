@@ -158,17 +158,11 @@ def test_a_damaged_document_is_nobody(store: PrincipalStore, documents: Database
 @pytest.mark.parametrize(
     "damage",
     [
-        {"tenant": 5},
-        {"tenant": "x" * 10_000},
-        {"limits": {"max_rate": "x"}},
-        {"limits": {"max_rate": float("nan")}},
-        {"limits": {"max_bytes_rate": -5}},
-        {"limits": []},
-        {"keys.0.id": 5},
-        {"keys.0.hash": 5},
-        {"keys.0.added_at": "yesterday"},
+        {"tenant": 5}, {"tenant": "x" * 10_000}, {"limits": {"max_rate": "x"}},
+        {"limits": {"max_rate": float("nan")}}, {"limits": {"max_bytes_rate": -5}}, {"limits": []},
+        {"keys.0.id": 5}, {"keys.0.hash": 5}, {"keys.0.added_at": "yesterday"},
     ],
-)
+)  # fmt: skip
 def test_a_document_with_a_wrong_value_is_nobody(
     store: PrincipalStore, documents: Database[dict[str, Any]], damage: dict[str, Any]
 ) -> None:

@@ -106,15 +106,10 @@ def without(queue: str, id_: str) -> list[list[Line]]:
 @pytest.mark.parametrize(
     ("queue", "id_"),
     [
-        (features.SHORT, "s"),
-        (features.SECOND, "f"),
-        (features.FAILED, "r"),
-        (features.PAGES, "p.2"),
-        (features.BURSTS, "bursts-1"),
-        (features.SPOILT, "bursts-7"),
-        (features.ANSWERS, "a"),
+        (features.SHORT, "s"), (features.SECOND, "f"), (features.FAILED, "r"), (features.PAGES, "p.2"),
+        (features.BURSTS, "bursts-1"), (features.SPOILT, "bursts-7"), (features.ANSWERS, "a"),
     ],
-)
+)  # fmt: skip
 def test_a_confirmed_job_that_is_not_done_is_lost(queue: str, id_: str) -> None:
     assert "lost" in kinds(job_checks(ledger(*without(queue, id_))))
 

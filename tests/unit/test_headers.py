@@ -260,17 +260,10 @@ def test_headers_that_are_too_deep_are_refused() -> None:
 @pytest.mark.parametrize(
     "frame",
     [
-        b"{",
-        b"{}}",
-        b"[1]",
-        b"\xc1",
-        b"\xff\xff",
-        b"\x93\x01",
-        b'{"a": \xff}',
-        msgpack.packb([1]),
+        b"{", b"{}}", b"[1]", b"\xc1", b"\xff\xff", b"\x93\x01", b'{"a": \xff}', msgpack.packb([1]),
         b'{"a":' * 9999,
     ],
-)
+)  # fmt: skip
 def test_headers_that_can_not_be_read_are_refused(frame: bytes) -> None:
     with pytest.raises(BadHeadersError):
         read([b"", frame, b"x"])

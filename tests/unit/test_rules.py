@@ -161,22 +161,12 @@ class Whole:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("text", 5),
-        ("host", 5),
-        ("http_address", 5580),
-        ("http_address", "127.0.0.1:no-port"),
-        ("http_hosts", [5]),
-        ("secret", 5),
-        ("folder", " "),
-        ("mongodb_uri", 27017),
-        ("event_bus", 5),
-        ("event_bus", "mongo"),
-        ("topics", ["orders.", 5]),
-        ("weights", ["acme"]),
-        ("job_headers", ["ttl"]),
-        ("schedule_options", "ttl"),
+        ("text", 5), ("host", 5), ("http_address", 5580), ("http_address", "127.0.0.1:no-port"),
+        ("http_hosts", [5]), ("secret", 5), ("folder", " "), ("mongodb_uri", 27017), ("event_bus", 5),
+        ("event_bus", "mongo"), ("topics", ["orders.", 5]), ("weights", ["acme"]),
+        ("job_headers", ["ttl"]), ("schedule_options", "ttl"),
     ],
-)
+)  # fmt: skip
 def test_a_value_of_a_wrong_kind_is_refused_with_what_is_expected(name: str, value: object) -> None:
     rule = getattr(rules, name)
     with pytest.raises(ValueError, match=r"\w") as caught:

@@ -76,30 +76,15 @@ def ran_with(kind: Any, value: Any) -> Any:
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
-        (int, 7),
-        (float, 1.5),
-        (str, "Zoë"),
-        (bool, True),
-        (bytes, b"\x00\xff"),
-        (None | int, None),
-        (datetime, MOMENT),
-        (date, date(2030, 1, 31)),
-        (timedelta, timedelta(seconds=90)),
-        (UUID, UUID(int=7)),
-        (Decimal, Decimal("1.10")),
-        (Colour, Colour.RED),
-        (Literal["a", "b"], "a"),
-        (list[Colour], [Colour.RED]),
-        (dict[int, str], {1: "a"}),
-        (tuple[int, str], (1, "a")),
-        (set[int], {1, 2}),
-        (Order, Order("cup", MOMENT, [1])),
-        (Point, Point(1, 2.0)),
-        (Model, Model(name="a", at=MOMENT)),
-        (list[Model], [Model(name="a", at=MOMENT)]),
+        (int, 7), (float, 1.5), (str, "Zoë"), (bool, True), (bytes, b"\x00\xff"), (None | int, None),
+        (datetime, MOMENT), (date, date(2030, 1, 31)), (timedelta, timedelta(seconds=90)),
+        (UUID, UUID(int=7)), (Decimal, Decimal("1.10")), (Colour, Colour.RED), (Literal["a", "b"], "a"),
+        (list[Colour], [Colour.RED]), (dict[int, str], {1: "a"}), (tuple[int, str], (1, "a")),
+        (set[int], {1, 2}), (Order, Order("cup", MOMENT, [1])), (Point, Point(1, 2.0)),
+        (Model, Model(name="a", at=MOMENT)), (list[Model], [Model(name="a", at=MOMENT)]),
         (Any, {"a": [1, None]}),
     ],
-)
+)  # fmt: skip
 def test_an_argument_comes_to_the_function_as_it_was_pushed(kind: Any, value: Any) -> None:
     assert ran_with(kind, value) == value
 
