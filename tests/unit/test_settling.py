@@ -225,6 +225,16 @@ def test_jobs_that_can_not_be_removed_before_they_go_free_the_worker_again() -> 
     assert rig.hand.jobs == []
 
 
+def test_jobs_that_can_not_be_released_hold_up_no_newer_ones() -> None:
+    rig = SettlingRig(1)
+    rig.hire()
+    rig.retry.give_up()
+    rig.store.fault = UnavailableError("away")
+    rig.verdict(wire.RELEASE, delay=0.0)
+    assert not rig.held
+    assert not rig.scheduler.ledger.older_returning(rig.now())
+
+
 def test_popped_jobs_that_another_broker_has_are_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = SettlingRig(3, pops=True)
     lost, *ours = ids(rig.store.ready)
