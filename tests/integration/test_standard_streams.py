@@ -37,7 +37,7 @@ COMMANDS = """
     schedules add nightly q report --every 3600; key new; --json principals; audit
     --json queues purge q --state dead --yes; --json brokers; brokers upgrade; queues settings q
     queues set-settings q ttl 1h
-    --json doctor; incidents
+    --json doctor; --json incidents
 """.replace("\n", ";")
 
 
