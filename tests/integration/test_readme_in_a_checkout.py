@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.ports import free_ports
+from support.samples import block
 from support.terminal import Terminal
 from support.waiting import TIMEOUT, wait_until
 
@@ -71,7 +72,8 @@ def install_from_here(checkout: Path) -> None:
     """Set up ``.venv`` with what is installed for the tests, so that nothing is downloaded."""
     venv.create(checkout / ".venv", symlinks=True)
     place = sysconfig.get_path("purelib", vars={"base": str(checkout / ".venv")})
-    Path(place, "tests.pth").write_text(sysconfig.get_path("purelib"))
+    # As a folder of packages, not only of modules: at a desk it has the project by a .pth of its own.
+    Path(place, "tests.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})")
     script = checkout / ".venv" / "bin" / "sluicemq"
     script.write_text(
         f"#!{checkout}/.venv/bin/python\nimport sys\nfrom sluicemq.cli import main\nsys.exit(main())\n"
@@ -104,12 +106,13 @@ def test_the_first_commands_work(checkout: Path, environ: dict[str, str], *, dow
         assert f"data in {environ['HOME']}/.local/share/sluicemq" in first.shown()
         for door in ("library, commands", "dashboard", "PUSH producers", "REP workers", "subscribers"):
             assert door in first.shown()
-        # And what is typed in a second terminal pushes a job, and works on it
+        # And the program that is typed in a second terminal pushes a job, and works on it
+        (checkout / "hello.py").write_text(block("readme"))
         *lines, work = SECOND_TERMINAL.splitlines()
         for line in lines:
             second.type(line)
         second.begin(work)
-        wait_until(lambda: "hello\n" in second.shown(), what="the first job")
+        wait_until(lambda: "b'hello'" in second.shown(), what="the first job")
         second.leave()
         # And the tests run beside it
         if downloads:
