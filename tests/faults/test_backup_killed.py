@@ -80,6 +80,15 @@ def parts(folder: Path) -> list[Path]:
     return list(folder.glob("*.part")) if folder.exists() else []
 
 
+def wait_for_part(backup: subprocess.Popen[str], out: Path, size: int) -> None:
+    """Wait until so many bytes of a backup are written; one that has ended before says why."""
+    wait_until(
+        lambda: backup.poll() is not None or any(part.stat().st_size >= size for part in parts(out)),
+        what="a part",
+    )
+    assert backup.poll() is None, backup.communicate()[0]
+
+
 def require_whole(file: Path, jobs: int = MANY) -> None:
     with ArchiveReader(file) as reader:
         assert (
@@ -93,10 +102,7 @@ def test_a_backup_that_is_killed_leaves_a_part_which_the_next_one_removes(
 ) -> None:
     out = tmp_path / "out"
     backup = started("backup", *options, "--database", SOURCE, "--out", out)
-    wait_until(
-        lambda: backup.poll() is not None or any(part.stat().st_size >= size for part in parts(out)),
-        what="a part",
-    )
+    wait_for_part(backup, out, size)
     kill(backup)
     [left] = out.iterdir()
     assert left.suffix == ".part"
@@ -114,7 +120,7 @@ def test_a_backup_begins_again(replica_set: ReplicaSet, options: Sequence[str], 
     primary = replica_set.primary()
     out = tmp_path / "out"
     backup = started("backup", *options, "--database", LARGE, "--out", out)
-    wait_until(lambda: any(part.stat().st_size > 1_000_000 for part in parts(out)), what="a part")
+    wait_for_part(backup, out, 1_000_000)
     replica_set.kill(primary)
     said = ended(backup)
     replica_set.launch(primary)
@@ -135,7 +141,7 @@ def test_a_step_down_does_not_disturb_a_backup(
 ) -> None:
     out = tmp_path / "out"
     backup = started("backup", *options, "--database", SOURCE, "--out", out)
-    wait_until(lambda: any(part.stat().st_size > 1_000_000 for part in parts(out)), what="a part")
+    wait_for_part(backup, out, 1_000_000)
     mongo.admin.command({"replSetStepDown": 10, "force": True})
     ended(backup)
     [file] = out.iterdir()

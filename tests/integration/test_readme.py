@@ -420,7 +420,7 @@ def test_the_examples_of_worker_and_device_work(mongo_uri: str, database: str, t
 def test_the_session_of_smq1_goes_as_it_is_shown(broker: BrokerProcess, client: Client) -> None:
     """``tests/unit/test_docs.py`` holds that the hex shown is that of the arrays shown."""
     lines = re.findall(r"^([→←]) ([A-Z]+) (\[.*\])$", block("smq1 session"), re.MULTILINE)
-    assert len(lines) == 15
+    assert {verb for _, verb, _ in lines} > {"HELLO", "PUSH", "READY", "DELIVER", "SETTLE"}
     if any(queue.name == "mail" for queue in client.queues.list()):
         client.queues.purge("mail").result()  # jobs of other samples
     real: dict[bytes, bytes] = {}  # receipts: as they are shown, and as this broker gave them
