@@ -63,6 +63,7 @@ class DeadLetterAdmin:
             (queue for queue in names if counted[queue] != 0), key=lambda queue: -(counted[queue] or 1)
         )
         looked_at, now = dying[:100], self._clock.now()
+        # Of each some, however many queues there are
         most = max(20, SAMPLE // max(1, len(looked_at)))
         found: list[LatestError] = []
         for database, some in self._queues.by_database(map(self._queues.get, looked_at)).items():

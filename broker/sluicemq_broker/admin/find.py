@@ -49,6 +49,7 @@ class Finder:
         self._timer = context.timer
         self._seconds = seconds
         self._size = size
+        # Searches at one time; one of each principal
         self._slots = QuerySlots(2, context.timer.now)
         self._users: dict[str, SlotUser] = {}
         self._asked = 0

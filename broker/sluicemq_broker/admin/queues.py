@@ -78,6 +78,7 @@ class QueueAdmin:
         """
         queues = self._queues if name is None else [self._queues.get(name)]
         seen = (queue for queue in queues if queue.workers and is_seen(queue.name))
+        # More is read by no person
         return list(islice((row for queue in seen for row in queue.worker_list(most_jobs=20)), 1000))
 
     def order_worker(self, action: str, name: str, caller: Caller) -> int:
@@ -113,6 +114,8 @@ class QueueAdmin:
         self, name: str | None, is_seen: Callable[[str], bool], contains: str = "", limit: int = 1000
     ) -> list[KindRow]:
         """Return the kinds of jobs at this broker, or those of one queue; ``is_seen`` as for workers.
+
+        They are computed in one turn of the hub, hence the ``limit``.
 
         ``contains``: a part of their names. Of more than ``limit`` those that fail most.
         """

@@ -185,7 +185,8 @@ def visible_in_turns(caller: Caller, rows: list[QueueRow]) -> list[QueueRow]:
 
 
 def _attention(rows: list[QueueRow], dying: Mapping[str, int]) -> tuple[QueueRow, ...]:
-    """Return queues whose jobs die, that are paused, or whose jobs wait: the longest wait first."""
+    """Return eight queues whose jobs die, that are paused, or whose jobs wait: the longest wait first."""
+    # Nobody needs to look at a wait of less than a minute
     found = [row for row in rows if row.name in dying or row.paused or _waits(row) > 60.0]
     found.sort(key=lambda row: (row.name in dying, _waits(row)), reverse=True)
     return tuple(found[:8])

@@ -227,6 +227,7 @@ def _documents(batch: bytes) -> Iterator[int]:
 
 def _length(head: bytes) -> int:
     length = int.from_bytes(head, "little")
+    # The shortest document has its length, and a zero; the longest is what MongoDB takes, and a bit
     if len(head) != 4 or not 5 <= length <= 17 << 20:
         raise ValueError(f"a document of {length} bytes")
     return length

@@ -212,6 +212,7 @@ class _Restore:
         batch: list[bytes] = []
         size = 0
         for document in self._reader.documents(documents_file(collection.database, collection.name)):
+            # Documents, and bytes, of one insert
             if batch and (len(batch) >= 2000 or size + len(document) > 8 << 20):
                 yield batch
                 batch, size = [], 0

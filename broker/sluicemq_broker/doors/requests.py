@@ -47,6 +47,7 @@ class RequestFrontend(Frontend):
 
     def __init__(self, settings: DeviceSettings, services: Services) -> None:
         super().__init__(settings, services)
+        # Bytes of their envelopes
         mark = Watermark(self.most_waiting, 64 * 2**20, nothing, nothing)
         self._waiting: Shares[Requester] = Shares(
             mark, lambda requester: requester.lane.resume(requester), WAITING_PART

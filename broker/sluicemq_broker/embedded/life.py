@@ -60,7 +60,7 @@ class EmbeddedMongo:
         cache_bytes: int = 0,
         log_limit: int = 8 * 2**20,
         log_check: float = 5.0,
-        stop_timeout: float = 20.0,
+        stop_timeout: float = 20.0,  # a clean stop takes 1 s
         former_timeout: float = 10.0,  # the kernel kills its mongod at once, as a rule
     ) -> None:
         self._folder = DataFolder(data_dir.absolute())

@@ -223,6 +223,7 @@ class Incidents:
         self._note_of_queues(IncidentKind.BOUND_NEAR, said)
 
     def _note_of_queues(self, kind: IncidentKind, said: dict[str, list[str]]) -> None:
+        """Note something about the first queues, not too long for each: a mistake may concern all of them."""
         for queue, texts in islice(said.items(), 50):
             self.note(kind, queue, {"said": "; ".join(texts)[:1000]})
 
@@ -348,9 +349,8 @@ class _Watched:
         self._incidents = incidents
         self._census = census
         self._changes = -1
-        self._values = dict.fromkeys(
-            (*_OF_QUEUE, Count.PUSHED, Count.COMMITTED), 0
-        )  # counts before the first look are new, too
+        # Counts before the first look are new, too
+        self._values = dict.fromkeys((*_OF_QUEUE, Count.PUSHED, Count.COMMITTED), 0)
         self._paused = frozenset(queue.paused)
         self._pushes = FloodDetector()
 

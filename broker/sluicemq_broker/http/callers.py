@@ -133,10 +133,9 @@ class Callers:
 
     def _session(self, request: falcon.Request) -> Session | None:
         cookies = request.get_cookie_values(self._cookie)
-        # A header of requests that a page makes by itself: they don't count as use of the session
-        by_itself = (
-            request.get_header("X-SluiceMQ-Idle") or request.accept == EVENT_STREAM
-        )  # opened again by the browser
+        # No use of the session is what a page asks by itself, with a header, or as an event stream, which the
+        # browser opens again
+        by_itself = request.get_header("X-SluiceMQ-Idle") or request.accept == EVENT_STREAM
         return self.sessions.find(cookies[0], used=not by_itself) if cookies else None
 
     def _set_cookie(self, response: falcon.Response, cookie: str, *, secure: bool) -> None:

@@ -148,6 +148,7 @@ class Server(WSGIServer):  # type: ignore[misc] # gevent has no types
                 )
                 if not self.connections.give_way(time.monotonic()):
                     self.stop_accepting()
+                    # There is no free file, or memory
                     gevent.spawn_later(0.1, self._start_accepting_if_started)
             return None  # other errors: the peer has left already
 

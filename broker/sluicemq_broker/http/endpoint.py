@@ -45,7 +45,7 @@ class Endpoint:
 
 
 def _outcome(answer: Any) -> dict[str, Any]:
-    """Return ``{answer}``, or ``{task, done, total}`` of an operation that goes on."""
+    """Return ``{answer}``, or ``{task, done, total}`` of an operation that goes on after two seconds."""
     outcome = plain(answer.outcome(2.0) if isinstance(answer, Task) else answer)
     goes_on = isinstance(outcome, dict) and TaskField.TASK in outcome
     return outcome if goes_on else {"answer": outcome}

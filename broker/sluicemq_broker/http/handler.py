@@ -302,7 +302,7 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
             if self._over_tls:
                 say_goodbye(self._socket)
             self._socket.shutdown(socket.SHUT_WR)
-            self._socket.recv(256 * 1024)
+            self._socket.recv(256 * 1024)  # what is left of the request is ignored
         except OSError:
             pass
         self._socket.close()

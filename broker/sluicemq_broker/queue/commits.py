@@ -17,7 +17,7 @@ from sluicemq_broker.queue.pending_writes import by_owner, weigh, write_held, wr
 from sluicemq_broker.queue.result_waiters import ResultWaiters
 from sluicemq_broker.store import Completed, Portions, end_children
 
-#: Commits in one statement, at most, and bytes of their results.
+#: Commits in one statement, at most.
 COMMIT: Final = 1000
 
 
@@ -37,6 +37,7 @@ class Commits:
     def weigh(settled: Settled[Commit]) -> int:
         """Return how much of a batch of :data:`COMMIT` it takes."""
         size = len(settled.decision.result)
+        # Bytes of their results in one statement, about
         return weigh(1, size, COMMIT, 16 * 2**20) if size else 1
 
     def write(self, batch: Sequence[Settled[Commit]], now: float) -> dict[str, SluiceError]:

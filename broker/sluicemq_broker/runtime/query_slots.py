@@ -22,7 +22,7 @@ class QuerySlots:
     def __init__(self, count: int, now: Callable[[], float] = monotonic) -> None:
         self._free = count
         self._kept = count // 4  # from heavy peers
-        self._each = max(1, count // 4)
+        self._each = max(1, count // 4)  # of one peer
         self._line = Line()
         self._now = now
 

@@ -119,11 +119,16 @@ def translated() -> Iterator[None]:
     except (BSONError, OverflowError, mongo_errors.InvalidName) as error:  # the driver can't encode it
         raise Refused(f"MongoDB can't take it: {brief(error)}") from error
     except mongo_errors.PyMongoError as error:
-        # MongoDB has no code for an index that a hint names in vain: an election may have taken it back
-        if "hint provided does not correspond to an existing index" in str(error):
+        if isinstance(error, mongo_errors.OperationFailure) and _lacks_an_index(error):
             raise UnavailableError("an index is missing, or not ready yet: it is made again") from error
         kind = Refused if isinstance(error, mongo_errors.OperationFailure) and _definite(error) else Unclear
         raise kind(f"{type(error).__name__}: {brief(error)}") from error
+
+
+def _lacks_an_index(error: mongo_errors.OperationFailure) -> bool:
+    """Return True if a hint named an index that is not there: an election may have taken it back."""
+    # MongoDB has no code of its own for that
+    return "hint provided does not correspond to an existing index" in str(error)
 
 
 def _definite(error: mongo_errors.OperationFailure) -> bool:

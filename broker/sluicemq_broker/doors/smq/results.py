@@ -35,7 +35,7 @@ class Lookups:
 
     @property
     def per_session(self) -> int:
-        """How many requests of one session are looked up at one time."""
+        """How many requests of one session are looked up at one time: its part of all, but not too few."""
         return max(16, MOST_LOOKUPS // max(1, self.sessions))
 
 

@@ -89,7 +89,8 @@ def _apply(given: dict[Any, Any], messages: Batch, client: str) -> None:
 
 def _read_ids(value: Any) -> list[tuple[int, str]]:
     if isinstance(value, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in value):
-        return [(whole(0)(place), IDENTIFIER(own)) for place, own in value]
+        read_place = whole(0)
+        return [(read_place(place), IDENTIFIER(own)) for place, own in value]
     raise ValueError(_IDS)
 
 

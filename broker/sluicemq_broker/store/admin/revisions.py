@@ -167,9 +167,8 @@ class Follower(Generic[Read]):
         error the next call reads again what this one would have.
         """
         now = self._now()
-        complete = (
-            self.revision is None or now - self._read_at > DAY / 24
-        )  # long before removals are forgotten
+        # After an hour: long before removals are forgotten
+        complete = self.revision is None or now - self._read_at > DAY / 24
         found = list(self._store.read(None if complete else self.revision))
         before = 0 if complete else self.revision or 0  # the collection may be another one since
         self.revision = max([before, *(record.revision for record in found)])

@@ -40,7 +40,7 @@ class HistoryWindow:
         with translated():
             embedded = str(self._client.admin.command("hello").get("me", "")).endswith(".sock")
             if embedded:
-                self._raise(60)
+                self._raise(60)  # none is kept between copies
         return self
 
     def __exit__(self, *_: object) -> None:

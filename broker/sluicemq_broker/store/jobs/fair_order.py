@@ -300,9 +300,8 @@ class FairPage(ClaimPage):
         """Return the ids of jobs that are known, or that are read now together with later ones."""
         known, unknown = self._ahead.next(self.shares, self._plan.firsts, self._plan.now)
         found: dict[str, list[Document]] = {tenant: [] for tenant in unknown}
-        branches = [
-            self.branch(tenant, 0, self._ahead.depth, {"priority": 1, "tenant": 1}) for tenant in unknown
-        ]
+        wanted = {"priority": 1, "tenant": 1}  # the rest is read of jobs that are claimed
+        branches = [self.branch(tenant, 0, self._ahead.depth, wanted) for tenant in unknown]
         if unknown:
             self._ahead.used_up()
         for document in chain.from_iterable(self._union(branches, 1000)):

@@ -35,7 +35,7 @@ def find_packed(jobs: Jobs, ids: Iterable[str], *, ended: bool = False) -> dict[
             wanted[place.mark].append(place)
     ranges = [_range(sorted(places)) for places in wanted.values()]
     found: dict[str, Packed] = {}
-    for some in in_parts(ranges, 100):
+    for some in in_parts(ranges, 100):  # makers of ids
         for stored in jobs.find({"$or": some, **PACKS}, hint=BY_ID):
             found |= _among(stored, names, ended=ended)
     return found

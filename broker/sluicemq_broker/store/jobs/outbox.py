@@ -48,7 +48,7 @@ class OutboxStore:
     def __init__(self, database: Documents) -> None:
         self._database = database
         self._posts = durable(database)[OUTBOX]
-        self._carried: deque[Any] = deque(maxlen=1000)
+        self._carried: deque[Any] = deque(maxlen=1000)  # their changes are no news
 
     def prepare(self) -> None:
         """Make the collection, which refuses what is no post, and its index; repeating it is harmless."""

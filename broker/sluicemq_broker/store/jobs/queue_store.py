@@ -215,6 +215,7 @@ class QueueStore:
         """Put plain jobs that came in one message, and were accepted, into packs if the queue has them."""
         if not self._defaults.packs:
             return
+        # Few that are lifted say nothing yet
         if self._lifted > max(500, self._formed / 4):
             self._lifted -= len(jobs) / 8  # packs are tried again after 8 times as many jobs alone
             return
