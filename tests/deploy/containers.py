@@ -151,6 +151,8 @@ class Container:
 
     def __exit__(self, *_: object) -> None:
         assert self._unshare
+        if self._pid and not self.has_ended():  # "setpriv" has taken back that it dies with its parent
+            os.kill(int(self._pid), signal.SIGKILL)
         self._unshare.kill()
         self._unshare.wait()
 
